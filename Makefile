@@ -1,0 +1,33 @@
+# `make run` and `make test` set up everything they need, once, in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Touched after a successful installation; older than what it was made from means: install again.
+STAMP := $(VENV)/.arturo-installed
+
+.PHONY: help run test lint clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(STAMP)  ## the demo: SGD, Adam, AdamW and arTuRO on handwritten digits, 3 seeds, about a minute
+	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adam adamw arturo --seeds 3
+
+test: $(STAMP)  ## all tests, on two workers of one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)  ## ruff (rules and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy arturo
+
+clean:  ## remove caches and build output; keeps .venv and runs/
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt setup.py arturo/kernels/native.cpp
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

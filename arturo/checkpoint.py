@@ -1,0 +1,83 @@
+"""State over save and load: dtypes that survive, foreign state dicts refused.
+
+``Optimizer.load_state_dict`` casts every floating state tensor to its parameter's dtype. Ours is float32 or wider under
+half-precision parameters, and the multiplier is float64: tensors travel through the base class inside :class:`Sealed`,
+which it passes on untouched, and ``__setstate__`` opens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
+HALF = (torch.float16, torch.bfloat16)
+_SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
+    "nesterov": "SGD",
+    "amsgrad": "Adam or AdamW",
+    "momentum_decay": "NAdam",
+    "lr_decay": "Adagrad",
+    "rho": "Adadelta",
+    "centered": "RMSprop",
+    "etas": "Rprop",
+    "lambd": "ASGD",
+    "weight_lr_power": "ScheduleFree",
+    "betas": "an optimizer of Adam's family",
+}
+
+
+class Sealed:
+    """A tensor that the base class must not cast."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def buffer_dtype(param: Tensor) -> torch.dtype:
+    """float32 or wider, and real."""
+    dtype = param.dtype.to_real() if param.is_complex() else param.dtype
+    return torch.float32 if dtype in HALF else dtype
+
+
+def seal(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The state dict with its tensors sealed; a foreign one is refused."""
+    refuse_foreign(state_dict)
+    state = {
+        key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}
+        if isinstance(entry, Mapping)
+        else entry
+        for key, entry in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def unseal(param: Tensor, entry: dict[str, Any]) -> None:
+    """Open the tensors of one parameter's state, on its device; buffers in :func:`buffer_dtype`, in place of ``entry``."""
+    for name, value in entry.items():
+        if isinstance(value, Sealed):
+            dtype = buffer_dtype(param) if name in (*BUFFERS, "mean") else value.tensor.dtype
+            entry[name] = value.tensor.to(device=param.device, dtype=dtype, copy=True)
+    real = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
+    if real.dtype not in HALF:
+        entry.pop("mean", None)
+    elif "mean" not in entry and "prec" in entry:
+        entry["mean"] = real.to(torch.float32)
+
+
+def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
+    """Raise ValueError for a state dict that another optimizer wrote."""
+    groups, entries = state_dict["param_groups"], [e for e in state_dict["state"].values() if e]
+    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, "mean", "step", "eta"})
+    lacking = [name for name in (*BUFFERS, "step", "eta") if any(name not in e for e in entries)]
+    if all("prior_weight" in g for g in groups) and not foreign and not lacking:
+        return
+    name = next((owner for option, owner in _SIGNATURES.items() if any(option in g for g in groups)), "another optimizer")
+    options = ", ".join(sorted(set(groups[0]) - {"params"})) if groups else "none"
+    raise ValueError(
+        f"this is a state dict of {name}, not of Arturo: its options are {options}; "
+        f"its state has {', '.join(foreign) or 'nothing of its own'} and lacks {', '.join(lacking) or 'nothing'}. "
+        "Arturo's state cannot be made from it: start with a fresh optimizer"
+    )

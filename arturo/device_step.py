@@ -1,0 +1,121 @@
+"""A step without a host read or a branch on data: for accelerators, ``capturable=True`` and ``torch.compile``.
+
+The same passes as :mod:`arturo.host_step`, with every number of the dual a 0-d tensor. The dual takes a fixed count of
+evaluations, the last at the final eta, and ``move`` scales the step by min(1, sqrt(B / C)): the bound holds all the same.
+Where nothing may happen (lr = 0 in a tensor, nothing seen) every write is masked and leaves the bits as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from arturo import dual
+from arturo.kernels import Kernel
+from arturo.step import SMALLEST_SHARE, Slot, bounds
+from arturo.trust_region import Scalar, constraint
+
+
+def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Tensor) -> None:
+    """Step all slots and write eta, kl, bound, evaluations, active, skipped into ``info``."""
+    device, dtype = info.device, info.dtype
+    live = [slot for slot in slots if slot.param and not _is_zero(slot.group["lr"])]
+    if not live:
+        kept = [eta for slot in slots for eta in slot.eta][:1]
+        info.zero_()
+        info[:1].copy_(torch.stack(kept) if kept else info[:1])
+        return
+    lrs = [_lr(slot.group["lr"], device, dtype) for slot in live]
+    each = [torch.as_tensor(e, device=device, dtype=dtype) for e in bounds(live, lrs)]
+    largest = torch.stack(each).amax()
+    bound = torch.where(largest > 0, largest, 1.0)
+    began = torch.stack([step.to(device) for slot in live for step in slot.step]) > 0
+    etas = torch.stack([eta.to(device) for slot in live for eta in slot.eta])
+    previous = etas.gather(0, began.int().argmax(0, keepdim=True)).squeeze(0).to(dtype)  # etas[index] would read the index
+    fresh = ~began.any()
+    rule, fixed = live[0].group["dual"], live[0].group["eta"]
+
+    batches, size = [], torch.zeros((), device=device, dtype=dtype)
+    for slot, lr, e in zip(live, lrs, each, strict=True):
+        share = e / bound
+        share = torch.where(share >= SMALLEST_SHARE, share, 0.0)
+        batches.append((kernel_of(slot), slot.batch(lr, e, share, [step == 0 for step in slot.step]), share))
+        size = size + sum(p.numel() for p in slot.param) * (lr > 0)
+
+    missing = torch.zeros((), device=device, dtype=dtype)
+
+    def evaluate(eta: Tensor, limit: Tensor | None = None, observe: bool = False) -> tuple[Tensor, Tensor]:
+        """C and C' at eta; where ``limit`` is set, the limit of eta^2 C instead."""
+        nonlocal missing
+        w = eta.clamp(min=1)
+        if limit is not None:
+            w = torch.where(limit, 1.0, w)
+        tables: list[Tensor] = []
+        for kernel, batch, share in batches:
+            s_w, eta_w = _units(share, eta, w, limit)
+            rows = (kernel.observe if observe else kernel.probe)(batch, s_w, eta_w)
+            table = rows.to(device)
+            tables.append(share * table[:, :3])
+            if observe:
+                count = table[:, 3].sum()
+                missing = missing + (count if batch.alive is None else count * batch.alive)
+        sums = _sum_in_order(tables)
+        C, dC, _ = constraint(torch.ones_like(w), w, sums[0], sums[1], sums[2])
+        return C, dC
+
+    scale = torch.ones_like(bound)
+    evaluations = 1
+    if fixed is not None:
+        eta = torch.full_like(bound, fixed)
+        C, _ = evaluate(eta, observe=True)
+    elif rule == "bisection":
+        eta, evaluations = dual.bisection_fixed(previous, fresh, bound, lambda eta, observe: evaluate(eta, None, observe)[0])
+        C = eta
+    else:
+        C, dC = evaluate(previous, limit=fresh, observe=True)
+        start = torch.where(fresh, torch.sqrt(C / bound), dual.newton_update_fixed(previous, C, dC, bound))
+        eta, C = dual.newton_fixed(start, evaluate, bound)
+        scale = torch.where(bound < C, torch.sqrt(bound / C), scale)
+        evaluations += dual.DEVICE_UPDATES
+
+    moving = (largest > 0) & (missing < size) & C.isfinite()
+    parts: list[Tensor] = []
+    w = eta.clamp(min=1)
+    for (kernel, batch, share), slot in zip(batches, live, strict=True):
+        moves = moving if batch.alive is None else moving & batch.alive
+        rows = kernel.move(batch, *_units(share, eta, w, None), scale, moves)
+        parts.append(share * rows.to(device))
+        for step, state in zip(slot.step, slot.eta, strict=True):
+            step.add_(moves.to(step.dtype))
+            new = torch.where(moves.to(state.device), eta.to(state.device), state)
+            state.unsqueeze(0).copy_(new)  # torch.compile loses what is written to a 0-d float64 input itself
+    kl = _sum_in_order(parts) / (2 * w * w)
+    eta = torch.where(moving, eta, previous)
+    kl = torch.where(moving, kl * scale * scale, 0.0)
+    count = torch.where(largest > 0, float(evaluations), 0.0)
+    info.copy_(torch.stack([eta, kl, largest, count, (moving & (eta > 0)).to(dtype), missing]))
+
+
+def _sum_in_order(tables: list[Tensor]) -> Tensor:
+    """The sum over all rows, one after the other: cumsum, unlike sum, gives the same bits however the rows are grouped."""
+    return torch.cat(tables).cumsum(0)[-1]
+
+
+def _is_zero(lr: Scalar) -> bool:
+    return not isinstance(lr, Tensor) and not lr > 0
+
+
+def _lr(lr: Scalar, device: torch.device, dtype: torch.dtype) -> Scalar:
+    """As a 0-d tensor of the dual's dtype; what a schedule's rounding left below 0 is 0."""
+    if not isinstance(lr, Tensor):
+        return lr
+    lr = lr.reshape(()).to(device=device, dtype=dtype)
+    return torch.where(lr > 0, lr, 0.0)
+
+
+def _units(share: Tensor, eta: Tensor, w: Tensor, limit: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``s_w, eta_w`` of :mod:`arturo.trust_region`; (0, 1) in the limit and for a group that does not move."""
+    still = share == 0 if limit is None else (share == 0) | limit
+    return torch.where(still, 0.0, share / w), torch.where(still, 1.0, eta / w)

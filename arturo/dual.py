@@ -1,0 +1,214 @@
+r"""The dual problem: the multiplier eta at which the step just reaches the bound (``obj:dual``).
+
+``eq:dual_der`` is :math:`g'(\eta) = C(\eta) - B`, C falls with eta, so the answer is the root of C = B, or eta = 0 when the
+surrogate's optimum already lies inside. Each evaluation of C is one pass over memory; the first comes free with the
+filter's update, at an eta that must be named beforehand (:func:`first_trial`).
+
+* :func:`newton`, ours: exact, and in a steady run one update without any further pass.
+* :func:`newton_fixed`: the same with a fixed number of updates and no branch, for accelerators.
+* :func:`bisection`: the published rule. It stops at a bracket of 0.5 *absolute* and so leaves small eta unsolved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TOLERANCE = 5e-4  # |KL / bound - 1| of an active step stays under 1e-3: half of it is spent aiming low, half on the landing
+MOST_EVALUATIONS = 60  # newton needs 1 to 8; only an unguarded surrogate (curvature_floor=None) can come here
+DEVICE_UPDATES = 3  # of newton_fixed; `move` scales the rest away, so more would only refine the direction
+PUBLISHED_CEILING = 10_000.0
+PUBLISHED_BRACKET = 0.5
+PUBLISHED_SLACK = 0.1
+
+
+class Evaluation(NamedTuple):
+    """C and its derivatives at ``eta``. At ``eta = inf`` C holds the limit of eta^2 C, the others nothing."""
+
+    eta: float
+    C: float
+    dC: float
+    ddC: float
+
+
+class DualSolution(NamedTuple):
+    """How the dual ended: the multiplier, the evaluations of C it took, and whether the bound holds the step back."""
+
+    eta: float
+    evaluations: int
+    active: bool
+
+
+Evaluate = Callable[[float], Evaluation]
+
+
+def first_trial(dual: str, previous: float | None, fixed: float | None) -> float:
+    """The eta at which the first, free evaluation is wanted; ``previous`` is None on the first step."""
+    if fixed is not None:
+        return fixed
+    if dual == "bisection":
+        lower, upper = _published_bracket(previous)
+        return 0.5 * (lower + upper)
+    return math.inf if previous is None else previous
+
+
+def solve(
+    dual: str, previous: float | None, fixed: float | None, first: Evaluation, bound: float, evaluate: Evaluate
+) -> DualSolution:
+    """Dispatch on the rule: a fixed eta, ``"bisection"`` or ``"newton"``."""
+    if fixed is not None:
+        return DualSolution(fixed, 1, fixed > 0)
+    if dual == "bisection":
+        return bisection(previous, first, bound, evaluate)
+    return newton(first, bound, evaluate)
+
+
+def newton(first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
+    r"""Newton's method on the secular form :math:`1/\sqrt{C(\eta)} = 1/\sqrt{B}`.
+
+    .. math:: \eta \leftarrow \eta + \frac{2C}{-C'} \left(\sqrt{C/B} - 1\right)
+
+    :math:`1/\sqrt C` is increasing and concave while every denominator is positive, so every iterate lands at
+    :math:`C \ge B`, left of the root, and the sequence is monotone from there: no bracket is needed. We aim at
+    :math:`B (1 - 5\cdot10^{-4})` and stop without looking as soon as :func:`landing_bound` proves the landing good enough.
+
+    Example:
+        >>> curve = lambda eta: Evaluation(eta, 8 / (1 + eta) ** 2, -16 / (1 + eta) ** 3, 48 / (1 + eta) ** 4)
+        >>> solution = newton(curve(0.9), 2.0, curve)  # the root of 8 / (1 + eta)^2 = 2 is eta = 1
+        >>> round(solution.eta, 3), solution.evaluations, solution.active
+        (1.001, 1, True)
+        >>> newton(curve(0.9), 9.0, curve)  # the optimum lies inside
+        DualSolution(eta=0.0, evaluations=2, active=False)
+    """
+    at, evaluations = first, 1
+    blind = -1.0  # the largest eta at which C left the range; it lies left of the root
+    if not math.isfinite(at.C):
+        at, blind, evaluations = evaluate(math.inf), first.eta, 2
+    if math.isinf(at.eta):  # C <= limit / eta^2, so this start lies right of the root
+        if at.C == 0:
+            return DualSolution(0.0, evaluations, False)
+        at, evaluations = evaluate(math.sqrt(at.C / bound)), evaluations + 1
+    while evaluations < MOST_EVALUATIONS:
+        if at.C == 0 or (at.eta == 0 and bound >= at.C):
+            return DualSolution(0.0, evaluations, False)
+        eta = max(_newton_update(at, bound * (1 - TOLERANCE)), 0.0)
+        if eta > 0 and landing_bound(at, eta) <= bound * (1 + TOLERANCE):
+            return DualSolution(eta, evaluations, True)
+        if eta <= blind:
+            eta = math.sqrt(max(blind, 1e-12 * at.eta) * at.eta)
+        trial = evaluate(eta)
+        evaluations += 1
+        if math.isfinite(trial.C):
+            at = trial
+        else:
+            blind = eta
+    return DualSolution(at.eta, evaluations, at.eta > 0)
+
+
+def _newton_update(at: Evaluation, target: float) -> float:
+    if not at.dC < 0:  # only without a curvature floor
+        return max(2 * at.eta, 1.0)
+    return at.eta + 2 * at.C / -at.dC * (math.sqrt(at.C / target) - 1)
+
+
+def landing_bound(at: Evaluation, eta: float) -> float:
+    r"""An upper bound on :math:`C(\eta)` from C, C' and C'' at another place, so that most probes need not be paid for.
+
+    With :math:`t = \eta - \eta_0` and u = prec / den at :math:`\eta_0`, :math:`C(\eta) / C(\eta_0)` is the mean of
+    :math:`(1 + t u)^{-2}` under weights prec d^2; :math:`m_1 = -C'/2C` and :math:`m_2 = C''/6C` are the mean and
+    the second moment of u. A Taylor expansion around :math:`m_1` with the remainder
+    bounded by the second derivative at the far end, :math:`1 + t u \ge 1 + \min(t, 0) / \eta_0`, gives
+
+    .. math:: C(\eta) \le C(\eta_0) \left[(1 + t m_1)^{-2} + 3 t^2 (m_2 - m_1^2) (1 + \min(t, 0)/\eta_0)^{-4}\right].
+    """
+    t = eta - at.eta
+    if t == 0:
+        return at.C
+    m_1 = -at.dC / (2 * at.C)
+    m_2 = at.ddC / (6 * at.C)
+    variance = max(m_2 - m_1 * m_1, 1e-12 * m_2)  # never below the rounding of the difference
+    nearest = 1 + min(t, 0) / at.eta if at.eta > 0 else 1.0
+    return at.C * ((1 + t * m_1) ** -2 + 3 * t * t * variance * nearest**-4)
+
+
+def newton_fixed(
+    first_eta: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`newton` without a branch: :data:`DEVICE_UPDATES` evaluations, the last one at the eta it returns.
+
+    Returns ``eta`` and C(eta). Since every update lands at C >= (1 - 5e-4) B, scaling the step by min(1, sqrt(B / C)) puts
+    the KL within the tolerance of an active bound whatever the number of updates.
+    """
+    eta = first_eta
+    C, dC = evaluate(eta)
+    for _ in range(DEVICE_UPDATES - 1):
+        eta = newton_update_fixed(eta, C, dC, bound)
+        C, dC = evaluate(eta)
+    return eta, C
+
+
+def newton_update_fixed(eta: Tensor, C: Tensor, dC: Tensor, bound: Tensor) -> Tensor:
+    """One update of :func:`newton_fixed`; 0 where C is 0 or the update would be negative, far right where C overflowed."""
+    moved = eta + 2 * C / -dC * (torch.sqrt(C / (bound * (1 - TOLERANCE))) - 1)
+    moved = torch.where(C > 0, moved, torch.zeros_like(moved)).clamp(min=0)
+    return torch.where(C.isfinite(), moved, 1e6 * (eta + 1))
+
+
+def bisection(previous: float | None, first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
+    """The published rule, to the letter: kept for comparison, not recommended.
+
+    Below eta = 0.1875 the bracket is narrower than 0.5 from the start: the answer is 5/3 of the last one, unseen.
+
+    Example:
+        >>> unused = Evaluation(0.15, 1.0, -1.0, 1.0)
+        >>> bisection(0.09, unused, 1.0, lambda eta: unused)
+        DualSolution(eta=0.15, evaluations=1, active=True)
+    """
+    lower, upper = _published_bracket(previous)
+    at, evaluations = first, 1
+    while upper - lower >= PUBLISHED_BRACKET:
+        middle = 0.5 * (lower + upper)
+        if at.eta != middle:
+            at = evaluate(middle)
+            evaluations += 1
+        if abs(at.C - bound) < PUBLISHED_SLACK * bound:
+            break
+        if bound < at.C:
+            lower = middle
+        else:
+            upper = middle
+    eta = 0.5 * (lower + upper)
+    return DualSolution(eta, evaluations, eta > 0)
+
+
+def _published_bracket(previous: float | None) -> tuple[float, float]:
+    if previous is None:
+        return 0.0, PUBLISHED_CEILING
+    return previous / 3, min(3 * previous, PUBLISHED_CEILING)
+
+
+PUBLISHED_MOST = 15  # halvings from 10,000 to under 0.5
+
+
+def bisection_fixed(
+    previous: Tensor, fresh: Tensor, bound: Tensor, evaluate: Callable[[Tensor, bool], Tensor]
+) -> tuple[Tensor, int]:
+    """:func:`bisection` without a branch: the halvings that are one too many change nothing.
+
+    ``evaluate(eta, observe)`` is C; ``observe`` is set on the first call. Returns eta and the number of evaluations.
+    """
+    lower = torch.where(fresh, 0.0, previous / 3)
+    upper = torch.where(fresh, PUBLISHED_CEILING, (3 * previous).clamp(max=PUBLISHED_CEILING))
+    done = upper - lower < PUBLISHED_BRACKET
+    for i in range(PUBLISHED_MOST):
+        middle = 0.5 * (lower + upper)
+        C = evaluate(middle, i == 0)
+        done = done | ((C - bound).abs() < PUBLISHED_SLACK * bound)
+        left = bound < C
+        lower, upper = torch.where(left & ~done, middle, lower), torch.where(left | done, upper, middle)
+        done = done | (upper - lower < PUBLISHED_BRACKET)
+    return 0.5 * (lower + upper), PUBLISHED_MOST

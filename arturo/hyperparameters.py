@@ -1,0 +1,113 @@
+"""What each argument of :class:`arturo.Arturo` may be, and the published combination of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from arturo.surrogates import SURROGATES
+
+DUALS = ("newton", "bisection")
+INITS = ("consistent", "gradient")
+GLOBAL = ("dual", "eta")  # one trust region, one multiplier: these cannot differ between groups
+SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
+
+PAPER: dict[str, Any] = {
+    "dual": "bisection",
+    "init": "gradient",
+    "curvature_floor": None,
+    "initial_variance": 0.01,
+    "initial_filter_variance": 5e-5,
+}
+"""The published behaviour: ``Arturo(params, **PAPER, kl_bound=..., ...)`` follows the authors' trajectory."""
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an int beyond the floats
+        return False
+
+
+def _positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _not_negative(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _or_none(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or rule(value)
+
+
+def _boolean(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "kl_bound": (_or_none(_positive), "a finite number > 0, or None for one that scales with the number of weights"),
+    "prior_weight": (_not_negative, "a finite number >= 0"),
+    "prior_precision": (_not_negative, "a finite number >= 0"),
+    "covariance_weight": (_positive, "a finite number > 0"),
+    "noise": (_positive, "a finite number > 0"),
+    "drift": (_not_negative, "a finite number >= 0"),
+    "weight_decay": (_not_negative, "a finite number >= 0"),
+    "initial_curvature": (_not_negative, "a finite number >= 0"),
+    "initial_variance": (_or_none(_positive), "a finite number > 0, or None for the stationary one"),
+    "initial_filter_variance": (_or_none(_positive), "a finite number > 0, or None for sqrt(drift * noise)"),
+    "curvature_floor": (_or_none(_not_negative), "a finite number >= 0, or None for no guard (as published)"),
+    "eta": (_or_none(_not_negative), "a finite number >= 0, or None to solve the dual"),
+    "surrogate": (lambda value: value in SURROGATES, f"one of {', '.join(map(repr, SURROGATES))}"),
+    "dual": (lambda value: value in DUALS, f"one of {', '.join(map(repr, DUALS))}"),
+    "init": (lambda value: value in INITS, f"one of {', '.join(map(repr, INITS))}"),
+    "foreach": (_or_none(_boolean), "True, False or None"),
+    "fused": (_or_none(_boolean), "True, False or None"),
+    "capturable": (_boolean, "True or False"),
+    "maximize": (_boolean, "True or False"),
+}
+
+
+def check(group: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first hyperparameter of ``group`` that is out of its range, or a pair without meaning."""
+    _check_lr(group["lr"])
+    for name, (rule, allowed) in _RULES.items():
+        if not rule(group[name]):
+            raise ValueError(f"Invalid {name} value: {group[name]!r} (must be {allowed})")
+    rho, prior = group["prior_weight"], group["prior_weight"] * group["prior_precision"]
+    if group["initial_variance"] is None:
+        if rho == 0:
+            raise ValueError(
+                f"Invalid prior_weight value: {rho!r} without an initial_variance: there is no stationary variance to "
+                "start from (pass initial_variance, e.g. 0.01)"
+            )
+        if group["initial_curvature"] + prior == 0:
+            raise ValueError(
+                f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
+                "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
+            )
+    if group["foreach"] and group["fused"]:
+        raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with NumPy's and other numbers as floats: ``torch.load(weights_only=True)`` takes nothing else."""
+    return {
+        name: float(value) if type(value) not in (bool, int, float) and isinstance(value, Real) else value
+        for name, value in options.items()
+    }
+
+
+def _check_lr(lr: Any) -> None:
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        if lr.device.type == "meta":
+            return
+        lr = lr.item()
+    if not _not_negative(lr):
+        raise ValueError(f"Invalid learning rate: {lr!r} (lr must be a finite number >= 0; 1.0 is the full step)")

@@ -1,0 +1,300 @@
+"""The optimizer: parameter groups, state, and who does the step. Book-keeping, no formulas."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from arturo import checkpoint, hyperparameters
+from arturo.checkpoint import BUFFERS, HALF
+from arturo.device_step import device_step
+from arturo.host_step import host_step
+from arturo.kernels import Kernel, eager, foreach, native
+from arturo.kernels.batch import sum_dtype
+from arturo.step import Slot, StepInfo
+
+
+class Arturo(Optimizer):
+    r"""Information-theoretic trust regions for stochastic gradient-based optimization (arTuRO).
+
+    Keeps a diagonal Gaussian :math:`N(\mu, \Sigma)` over the weights, whose mean *is* the parameters. Each step fits a
+    diagonal quadratic model of the loss to the gradients seen so far (one two-state Kalman filter per weight) and moves to
+    the model's optimum within a trust region of ``kl_bound * lr**2`` nats around the last Gaussian:
+
+    .. math::
+        \mu \leftarrow \mu - \frac{a\mu + b + \rho\lambda\mu}{\max(a, 0) + \rho\lambda + \eta\,\Sigma^{-1}}, \qquad
+        \Sigma^{-1} \leftarrow \frac{\max(a, 0) + \rho\lambda + \nu\,\Sigma^{-1}}{\rho + \nu}
+
+    with one :math:`\eta \ge 0` for the whole network, the root of
+    :math:`C_\mu(\eta) = \tfrac12 \Delta\mu^T \Sigma^{-1} \Delta\mu = \varepsilon`.
+
+    Args:
+        params: parameters, named parameters, or dicts defining groups. Every option but ``dual`` and ``eta`` can be set
+            per group; the trust region is one for all groups.
+        lr: step factor (no unit), 1.0 by default and *not* to be copied from AdamW. The bound is ``kl_bound * lr**2``: step
+            length is proportional to lr, so every torch scheduler means what it means for SGD. A float or a one-element
+            tensor. 0 leaves everything as it is, bit for bit.
+        kl_bound: :math:`\varepsilon`, nats per step for the whole network. None: grows with the number of weights
+            that take part in the step (``arturo.step.KL_PER_WEIGHT`` nats each).
+        prior_weight: :math:`\rho`, weight of the KL to the prior; sets the stationary variance rho / (a + rho lambda).
+        prior_precision: :math:`\lambda`, precision of the prior N(0, 1/lambda), per squared weight.
+        covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.
+        noise: r, variance of a gradient entry around the model, in squared gradient units.
+        drift: q, variance by which the model may change per step. The filter averages over some sqrt(noise / drift) steps.
+        weight_decay: the mean is multiplied by ``1 - kl_bound * lr**2 * weight_decay`` before the step.
+        initial_curvature: a_0.
+        initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
+        initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
+        surrogate: where the model comes from; ``"kalman"``.
+        dual: ``"newton"``, exact to 1e-3 of the bound; ``"bisection"``, the published rule.
+        eta: a fixed multiplier instead of a trust region (the paper's ablation).
+        curvature_floor: least curvature in denominators. None: no guard, as published; the bound is then not guaranteed.
+        init: ``"consistent"`` starts the intercept at g - a_0 mu, ``"gradient"`` at g, as published.
+        foreach: True for the ``torch._foreach`` implementation, False for the loop. None: the best there is.
+        fused: True for the C++ kernel (CPU only), False to do without it. None: where it was built.
+        capturable: no host read in the step, so that it can be captured in a graph. Accelerators always step that way.
+        maximize: maximize the objective instead.
+
+    Example:
+        >>> import torch, arturo
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = arturo.Arturo(model.parameters(), kl_bound=0.1)
+        >>> x = torch.randn(64, 2)
+        >>> y = x @ torch.tensor([[1.0], [-2.0]])
+        >>> for _ in range(200):
+        ...     optimizer.zero_grad()
+        ...     loss = (model(x) - y).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        >>> bool(loss < 1e-3), optimizer.last_step.kl <= 0.1 * 1.001
+        (True, True)
+
+    References:
+        Dahlinger, Becker, Hüttenrauch, Neumann: Information-Theoretic Trust Regions for Stochastic Gradient-Based
+        Optimization, OPT workshop at NeurIPS 2023.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1.0,
+        *,
+        kl_bound: float | None = None,
+        prior_weight: float = 0.1,
+        prior_precision: float = 0.0015,
+        covariance_weight: float = 1.3,
+        noise: float = 1.0,
+        drift: float = 0.02,
+        weight_decay: float = 0.0,
+        initial_curvature: float = 0.1,
+        initial_variance: float | None = None,
+        initial_filter_variance: float | None = None,
+        surrogate: str = "kalman",
+        dual: str = "newton",
+        eta: float | None = None,
+        curvature_floor: float | None = 0.0,
+        init: str = "consistent",
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "kl_bound": kl_bound,
+            "prior_weight": prior_weight,
+            "prior_precision": prior_precision,
+            "covariance_weight": covariance_weight,
+            "noise": noise,
+            "drift": drift,
+            "weight_decay": weight_decay,
+            "initial_curvature": initial_curvature,
+            "initial_variance": initial_variance,
+            "initial_filter_variance": initial_filter_variance,
+            "surrogate": surrogate,
+            "dual": dual,
+            "eta": eta,
+            "curvature_floor": curvature_floor,
+            "init": init,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "maximize": maximize,
+        }
+        hyperparameters.check(defaults)
+        super().__init__(params, hyperparameters.plain(defaults))
+        self._info: Tensor | None = None
+        self._warned_missing = False
+
+    @property
+    def last_step(self) -> StepInfo:
+        """What the last step did; all zeros before the first. Reading it waits for the device the parameters are on."""
+        if self._info is None:
+            return StepInfo(0.0, 0.0, 0.0, 0, False, 0)
+        eta, kl, bound, evaluations, active, skipped = self._info.tolist()
+        return StepInfo(eta, kl, bound, int(evaluations), bool(active), int(skipped))
+
+    @_disable_dynamo
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; what it does not set comes from the constructor's arguments."""
+        if isinstance(param_group, dict):
+            hyperparameters.check({**self.defaults, **param_group})
+            for name in hyperparameters.GLOBAL:
+                chosen = self.param_groups[0][name] if self.param_groups else self.defaults[name]
+                if param_group.get(name, chosen) != chosen:
+                    raise ValueError(
+                        f"Invalid {name} value: {param_group[name]!r} in a parameter group (one trust region serves all "
+                        f"groups and has {name}={chosen!r}; set it in the constructor)"
+                    )
+            param_group.update(hyperparameters.plain(param_group))
+        super().add_param_group(param_group)
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        param: list[Tensor],
+        grad: list[Tensor],
+        mean: list[Tensor],
+        prec: list[Tensor],
+        a: list[Tensor],
+        b: list[Tensor],
+        P_aa: list[Tensor],
+        P_ab: list[Tensor],
+        P_bb: list[Tensor],
+        step: list[Tensor],
+        eta: list[Tensor],
+    ) -> None:
+        """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+            state = self.state[p]
+            if len(state) == 0:
+                self._init_state(group, p, state)
+            param.append(p)
+            grad.append(p.grad)
+            mean.append(state.get("mean", p))
+            for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), (*BUFFERS, "step", "eta"), strict=True):
+                tensors.append(state[name])
+        if param and self._info is None:
+            device = param[0].device
+            self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
+
+    @staticmethod
+    def _init_state(group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> None:
+        """A settled start: b is set by the first observation, the variances are where they would settle."""
+        if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
+            raise RuntimeError(
+                f"fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "
+                f"{'there' if native.available() else 'not built'}, a parameter is on {p.device} and capturable is "
+                f"{group['capturable']} (use fused=None for the best there is)"
+            )
+        real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
+        rho_lam = group["prior_weight"] * group["prior_precision"]
+        a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]
+        variance = group["initial_variance"]
+        prec = (a_0 + rho_lam) / group["prior_weight"] if variance is None else 1 / variance
+        P_0 = group["initial_filter_variance"]
+        if P_0 is None:
+            P_0 = math.sqrt(q * r) if q > 0 else r
+        state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        state["eta"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
+        for name, value in zip(BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True):
+            state[name] = torch.full_like(real, value, dtype=checkpoint.buffer_dtype(p), memory_format=torch.preserve_format)
+        if real.dtype in HALF:
+            state["mean"] = real.to(torch.float32)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step.
+
+        Args:
+            closure: re-evaluates the model and returns the loss; called once, with gradients enabled.
+
+        Returns:
+            What the closure returned, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        slots: list[Slot] = []
+        on_device = torch.compiler.is_compiling()
+        for group in self.param_groups:
+            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [])
+            self._init_group(group, *slot[1:])
+            slot = slot.as_vectors()
+            on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in slot.param)
+            slots.append(slot)
+        if self._info is None:
+            return loss
+        if on_device:
+            device_step(slots, _device_kernel, self._info)
+        else:
+            info = host_step(slots, _host_kernel)
+            self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
+            self._warn_missing(info)
+        return loss
+
+    def _warn_missing(self, info: StepInfo) -> None:
+        if info.skipped and not self._warned_missing:
+            self._warned_missing = True
+            warnings.warn(
+                f"{info.skipped} gradient entries were not finite or too large to square and were skipped: their weights "
+                "follow the model's prediction (nothing moves where no entry was seen). last_step.skipped counts them; "
+                "this warning is given once.",
+                stacklevel=5,  # step, its no_grad, torch's profiling wrapper, the caller
+            )
+
+    @_disable_dynamo
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
+        handle = self.register_load_state_dict_pre_hook(lambda _, loaded: checkpoint.seal(loaded))  # after the user's hooks
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)
+        self.__dict__.setdefault("_info", None)
+        self.__dict__.setdefault("_warned_missing", False)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+            for p in group["params"]:
+                if p in self.state:
+                    checkpoint.unseal(p, self.state[p])
+
+
+def _host_kernel(slot: Slot) -> Kernel:
+    """The C++ passes where they were built, else the loop; unless told."""
+    group = slot.group
+    if group["foreach"] is None and group["fused"] is not False and native.available():
+        return native
+    return foreach if group["foreach"] else eager
+
+
+def _device_kernel(slot: Slot) -> Kernel:
+    """``_foreach`` on accelerators, where launches count, the loop elsewhere and under a compiler; unless told."""
+    chosen = slot.group["foreach"]
+    if chosen is None:
+        chosen = all(p.device.type != "cpu" for p in slot.param) and not torch.compiler.is_compiling()
+    return foreach if chosen else eager

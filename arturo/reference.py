@@ -1,0 +1,368 @@
+r"""The paper in slow float64 NumPy, with explicit matrices: the oracle of the tests, and the best documentation.
+
+The weights have the distribution pi_t = N(mu_t, Sigma_t). A step fits a quadratic model f_t of the loss and solves
+(`obj:itropt`)
+
+    min over pi_t of  E[f_t(theta)] + rho C_lambda + nu C_Sigma    subject to  C_mu <= epsilon,
+    f_t(theta) = 1/2 theta^T A_t theta + theta^T b_t,              C_lambda = KL(pi_t || N(0, I/lambda)),
+
+where C_mu (`kl_mean`) and C_Sigma (`kl_covariance`) are the two parts of KL(pi_t || pi_{t-1}). Its Lagrangian is, for
+diagonal matrices (the appendix prints mu b without its factor 2),
+
+    L(mu, sigma^2, eta) =   1/2 sum [a mu^2 + a sigma^2 + 2 mu b]
+                      + rho 1/2 sum [lambda sigma^2 - 1 + lambda mu^2 - log lambda - log sigma^2]
+                       + nu 1/2 sum [sigma^2 / sigma_old^2 - 1 + log sigma_old^2 - log sigma^2]
+                      + eta 1/2 sum [(mu - mu_old)^2 / sigma_old^2] - eta epsilon.
+
+A step fits the model (`kalman_update`), finds the multiplier eta (`solve_dual`, or the published rule `bisection`) and
+moves (`primal_mean`, `primal_covariance`). `ReferenceArturo` adds the library's rules for groups, lr, weight decay and
+missing gradients.
+
+Every function takes vectors (..., n) and matrices (..., n, n). Leading axes stack independent blocks, so the diagonal
+method is a stack of 1x1 blocks, and its filters are a stack of 2x2 blocks. Precision `prec` means Sigma_{t-1}^{-1}.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+LARGEST_GRADIENT = 1e140  # beyond it, squares and their sums overflow float64
+REQUIRED = ("kl_bound", "prior_weight", "noise", "drift")
+DEFAULTS: dict[str, Any] = {
+    "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": 0.1,
+    "initial_variance": None, "initial_filter_variance": None, "curvature_floor": 0.0, "init": "consistent",
+    "maximize": False,
+}  # fmt: skip
+
+
+def _transpose(M: Array) -> Array:
+    return np.swapaxes(M, -1, -2)
+
+
+def _inverse(M: Array) -> Array:
+    return np.asarray(np.linalg.inv(M), dtype=np.float64)
+
+
+def _apply(M: Array, x: Array) -> Array:
+    """The matrix-vector product M x, block by block."""
+    return (M @ x[..., None])[..., 0]
+
+
+def kalman_update(w: Array, P: Array, mu: Array, g: Array, q: float, r: float) -> tuple[Array, Array]:
+    """Fit the gradient model g = a mu + b + noise, one filter per weight (`eq:filter_update_rule`).
+
+    With w = (a, b) and H = (mu, 1), w drifts as a random walk of variance q and g is observed with variance r:
+
+        P^- = P + q I,    v = H P^- H^T + r,    K = P^- H^T / v,
+        w <- w + K (g - H w),    P <- P^- - v K K^T = (I - K H) P^- (I - K H)^T + r K K^T.
+
+    The last form (Joseph's) is the one computed: it stays positive definite under rounding. An entry of g that is not
+    finite, or larger than 1e140, is a missing observation: P <- P^- and w stays. Shapes: w (n, 2), P (n, 2, 2), mu and
+    g (n,).
+
+    >>> w, P = kalman_update(np.array([[0.0, 0.0]]), np.eye(2)[None], np.array([1.0]), np.array([6.0]), q=0.0, r=1.0)
+    >>> print(w.round(6), P.round(6), sep="\\n")  # the evidence is shared between slope and intercept
+    [[2. 2.]]
+    [[[ 0.666667 -0.333333]
+      [-0.333333  0.666667]]]
+    """
+    seen = np.abs(g) <= LARGEST_GRADIENT  # False for nan, too
+    P = P + q * np.eye(2)
+    H = np.stack([mu, np.ones_like(mu)], axis=-1)[:, None, :]
+    v = H @ P @ _transpose(H) + r
+    K = P @ _transpose(H) @ _inverse(v)
+    w_new = w + _apply(K, np.where(seen, g, 0.0)[:, None] - _apply(H, w))
+    I_KH = np.eye(2) - K @ H
+    P_new = I_KH @ P @ _transpose(I_KH) + r * K @ _transpose(K)
+    return np.where(seen[:, None], w_new, w), np.where(seen[:, None, None], P_new, P)
+
+
+def primal_step(eta: float, mu: Array, prec: Array, A: Array, b: Array, rho: float, lam: float) -> Array:
+    """The step d = mu_{t-1} - mu_t(eta), from `eq:primal_mean` without subtracting two nearly equal means:
+
+    d(eta) = (A + eta Sigma_{t-1}^{-1} + rho lambda I)^{-1} (A mu_{t-1} + b + rho lambda mu_{t-1})
+    """
+    A_prior = A + rho * lam * np.eye(mu.shape[-1])
+    return _apply(_inverse(A_prior + eta * prec), _apply(A_prior, mu) + b)
+
+
+def primal_mean(eta: float, mu: Array, prec: Array, A: Array, b: Array, rho: float, lam: float) -> Array:
+    """The minimiser of the Lagrangian over the mean (`eq:primal_mean`):
+
+        mu_t(eta) = (A + eta Sigma_{t-1}^{-1} + rho lambda I)^{-1} (eta Sigma_{t-1}^{-1} mu_{t-1} - b)
+
+    eta = 0 trusts the model and jumps to its minimum; eta -> infinity stays at mu_{t-1}.
+
+    >>> mu, prec, A, b = np.array([1.0]), np.array([[2.0]]), np.array([[4.0]]), np.array([0.0])
+    >>> [float(primal_mean(eta, mu, prec, A, b, rho=0.0, lam=0.0)[0]) for eta in (0.0, 2.0, 1e6)]
+    [0.0, 0.5, 0.999998000004]
+    """
+    return mu - primal_step(eta, mu, prec, A, b, rho, lam)
+
+
+def primal_covariance(prec: Array, A: Array, rho: float, lam: float, nu: float) -> Array:
+    """The minimiser of the Lagrangian over the covariance (`eq:primal_var`); eta does not enter:
+
+        Sigma_t = (rho + nu) (A + rho lambda I + nu Sigma_{t-1}^{-1})^{-1}
+
+    Its fixed point is rho / (a + rho lambda), the default initial variance:
+
+    >>> float(primal_covariance(np.array([[2.0]]), A=np.array([[1.5]]), rho=1.0, lam=0.5, nu=1.5)[0, 0])
+    0.5
+    """
+    return (rho + nu) * _inverse(A + rho * lam * np.eye(A.shape[-1]) + nu * prec)
+
+
+def kl_mean(d: Array, prec: Array) -> float:
+    """The mean's part of KL(pi_t || pi_{t-1}) for a step d = mu_t - mu_{t-1}: C_mu = 1/2 d^T Sigma_{t-1}^{-1} d.
+
+    >>> kl_mean(np.array([1.0, 2.0]), np.diag([4.0, 0.5]))
+    3.0
+    """
+    return float(0.5 * np.sum(d * _apply(prec, d)))
+
+
+def kl_covariance(Sigma: Array, prec: Array) -> float:
+    """The covariance's part of KL(pi_t || pi_{t-1}); the trust region does not bound it:
+
+        C_Sigma = 1/2 [tr(Sigma_{t-1}^{-1} Sigma_t) - n + log det Sigma_{t-1} - log det Sigma_t]
+
+    >>> kl_covariance(0.5 * np.eye(2), 2.0 * np.eye(2))
+    0.0
+    """
+    ratio = prec @ Sigma
+    trace = np.trace(ratio, axis1=-2, axis2=-1)
+    return float(0.5 * np.sum(trace - Sigma.shape[-1] - np.linalg.slogdet(ratio)[1]))
+
+
+class Quadratic(NamedTuple):
+    """The terms of the Lagrangian over the mean for one parameter; `scale` is s_g (see `constraint`)."""
+
+    mu: Array
+    prec: Array
+    A: Array
+    b: Array
+    rho: float
+    lam: float
+    scale: float = 1.0
+
+    def step(self, eta: float) -> Array:
+        """d(eta). A scaled constraint C_mu / s multiplies eta by 1 / s."""
+        return primal_step(eta / self.scale, self.mu, self.prec, self.A, self.b, self.rho, self.lam)
+
+
+def constraint(eta: float, problem: Sequence[Quadratic]) -> float:
+    """C(eta) = sum_g C_mu,g(eta) / s_g, the left side of the constraint C <= B; with one group the paper's C_mu.
+
+    Group g has the bound e_g; with B = max e_g and s_g = e_g / B, C <= B says sum_g C_mu,g / e_g <= 1. Per weight, with
+    num = (a + rho lambda) mu + b, it is 1/2 s prec num^2 / (s (a + rho lambda) + eta prec)^2.
+    """
+    return sum(kl_mean(p.step(eta), p.prec) / p.scale for p in problem)
+
+
+def dual_derivative(eta: float, problem: Sequence[Quadratic], bound: float) -> float:
+    """The derivative of the concave dual function g(eta) = L(mu_t(eta), Sigma_t, eta) (`eq:dual_der`):
+
+        g'(eta) = 1/2 (mu_t(eta) - mu_{t-1})^T Sigma_{t-1}^{-1} (mu_t(eta) - mu_{t-1}) - epsilon
+
+    >>> part = Quadratic(np.array([1.0]), np.eye(1), np.eye(1), np.zeros(1), rho=0.0, lam=0.0)  # d = 1 / (1 + eta)
+    >>> [dual_derivative(eta, [part], bound=0.125) for eta in (0.0, 1.0, 3.0)]
+    [0.375, 0.0, -0.09375]
+    """
+    return constraint(eta, problem) - bound
+
+
+def solve_dual(derivative: Callable[[float], float], pole: float = -np.inf) -> float:
+    """The maximiser of the dual over eta >= 0 (`obj:dual`): 0 if g'(0) <= 0, else the root of g', to 1e-12 relative.
+
+    `pole` is the largest eta at which A + rho lambda I + eta Sigma^{-1} is singular; right of it g' decreases. It is
+    negative unless some curvature is not positive, and then eta = 0 solves nothing: the model has no minimum.
+
+    >>> eta = solve_dual(lambda eta: 0.5 / (1 + eta) ** 2 - 0.125)
+    >>> abs(eta - 1.0) < 2e-12, solve_dual(lambda eta: 0.5 / (1 + eta) ** 2 - 0.6)
+    (True, 0.0)
+    """
+    if pole < 0 and derivative(0.0) <= 0:
+        return 0.0
+    lower = max(pole, 0.0)
+    upper = 2.0 * lower + 1.0
+    while derivative(upper) > 0:
+        lower, upper = upper, 2.0 * upper
+    while upper - lower > 1e-12 * upper:
+        middle = 0.5 * (lower + upper)
+        if not lower < middle < upper:
+            break
+        lower, upper = (middle, upper) if derivative(middle) > 0 else (lower, middle)
+    return upper  # the end inside the trust region
+
+
+def bisection(derivative: Callable[[float], float], bound: float, previous: float | None = None) -> float:
+    """The published rule for eta (`sec:exp_details`): bisection around the previous eta, stopped early.
+
+    It is kept to follow published runs. It stops at a bracket narrower than 0.5, whatever the scale of eta, so the
+    constraint is met only roughly, and from a positive eta it never reaches 0.
+
+    >>> bisection(lambda eta: 0.5 / (1 + eta) ** 2 - 0.125, bound=0.125)  # the root is 1
+    0.91552734375
+    """
+    lower, upper = (0.0, 10000.0) if previous is None else (previous / 3, min(3 * previous, 10000.0))
+    while upper - lower >= 0.5:
+        middle = 0.5 * (lower + upper)
+        value = derivative(middle)
+        if abs(value) < 0.1 * bound:
+            break
+        lower, upper = (middle, upper) if value > 0 else (lower, middle)
+    return 0.5 * (lower + upper)
+
+
+class ReferenceStep(NamedTuple):
+    """What a step did. A step in which nothing moves reports the kept eta, kl = 0, evaluations = 0, active = False."""
+
+    eta: float  # the multiplier used
+    kl: float  # C(eta), in nats
+    bound: float  # B, in nats
+    evaluations: int  # how often C was evaluated, the one for `kl` included
+    active: bool  # eta > 0: the trust region cut the step short
+    skipped: int  # missing gradient entries
+
+
+def _bound(group: Mapping[str, Any]) -> float:
+    """e_g = epsilon lr^2: the step length is proportional to lr."""
+    return float(group["kl_bound"] * group["lr"] ** 2)
+
+
+def _decayed(group: Mapping[str, Any], mean: Array) -> Array:
+    """The mean from which everything in a step is measured: weight decay comes first, theta - e_g wd theta."""
+    return mean.ravel() * (1.0 - _bound(group) * float(group["weight_decay"]))
+
+
+def _initial_state(group: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """a_0, P_0 and Sigma_0. b = 0 is a placeholder until the first gradient."""
+    a, rho, q, r = group["initial_curvature"], group["prior_weight"], group["drift"], group["noise"]
+    P, variance = group["initial_filter_variance"], group["initial_variance"]
+    if P is None:
+        P = np.sqrt(q * r) if q > 0 else r  # the steady state of b
+    if variance is None:
+        variance = rho / (a + rho * group["prior_precision"])  # the fixed point of primal_covariance
+    values = {"prec": 1.0 / variance, "a": a, "b": 0.0, "P_aa": P, "P_ab": 0.0, "P_bb": P}
+    return {**{name: np.full(shape, value, dtype=np.float64) for name, value in values.items()}, "step": 0, "eta": 0.0}
+
+
+def _observe(group: Mapping[str, Any], state: dict[str, Any], mean: Array, g: Array) -> npt.NDArray[np.bool_]:
+    """Fit the model to one gradient; on a parameter's first step set b_0 before. Returns which entries were seen."""
+    mu, g = _decayed(group, mean), -g.ravel() if group["maximize"] else g.ravel()
+    a, b, P_aa, P_ab, P_bb = (state[name].ravel() for name in ("a", "b", "P_aa", "P_ab", "P_bb"))
+    seen = np.abs(g) <= LARGEST_GRADIENT
+    if state["step"] == 0:  # "consistent": the model's first gradient is g. "gradient", as published: a_0 mu + g
+        b = np.where(seen, g - a * mu if group["init"] == "consistent" else g, -a * mu)
+    w, P = np.stack([a, b], axis=-1), np.stack([P_aa, P_ab, P_ab, P_bb], axis=-1).reshape(-1, 2, 2)
+    w, P = kalman_update(w, P, mu, g, group["drift"], group["noise"])
+    new = {"a": w[:, 0], "b": w[:, 1], "P_aa": P[:, 0, 0], "P_ab": P[:, 0, 1], "P_bb": P[:, 1, 1]}
+    state.update({name: value.reshape(mean.shape) for name, value in new.items()})
+    return seen
+
+
+def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, bound: float) -> Quadratic:
+    """The fitted model as 1x1 blocks. A curvature below the floor is raised, b turned to keep the gradient at mu."""
+    mu, a, b = _decayed(group, mean), state["a"].ravel(), state["b"].ravel()
+    rho, lam = float(group["prior_weight"]), float(group["prior_precision"])
+    floor = group["curvature_floor"]
+    if floor == 0 and rho * lam == 0:
+        floor = 1e-8  # else the model has no minimum where a <= 0
+    raised = a if floor is None else np.maximum(a, floor)
+    b = b + (a - raised) * mu
+    prec, A = state["prec"].reshape(-1, 1, 1), raised.reshape(-1, 1, 1)
+    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, _bound(group) / bound)
+
+
+class ReferenceArturo:
+    """The optimizer over NumPy arrays: `step(grads)` moves the means in `groups[i]["params"][j]`.
+
+    The filter state stands in `state[i][j]`: prec, a, b, P_aa, P_ab, P_bb (arrays like the parameter), step, eta.
+
+    Args:
+        groups: mappings {"params": [arrays], **overrides}, or a plain list of arrays. Arrays are copied to float64.
+        dual: "newton", here the exact solution (`solve_dual`), or "bisection", the published rule.
+        eta: fixes the multiplier; `step(..., eta=...)` does so for one step.
+        defaults: hyperparameters of every group, kl_bound, prior_weight, noise and drift among them.
+
+    >>> opt = ReferenceArturo([np.array([1.0, -2.0])], kl_bound=0.01, prior_weight=0.3, noise=1.0, drift=0.01)
+    >>> for _ in range(60):  # the loss is 1/2 |theta|^2, so that the gradient is theta
+    ...     info = opt.step([opt.groups[0]["params"][0]])
+    >>> bool(np.abs(opt.groups[0]["params"][0]).max() < 0.01), info.active
+    (True, False)
+    """
+
+    def __init__(
+        self, groups: Sequence[Mapping[str, Any]] | Sequence[npt.ArrayLike], *, dual: str = "newton",
+        eta: float | None = None, **defaults: Any,
+    ) -> None:  # fmt: skip
+        if dual not in ("newton", "bisection"):
+            raise ValueError(f"dual must be 'newton' or 'bisection', got {dual!r}")
+        self.dual, self.eta = dual, eta
+        mappings = [g for g in groups if isinstance(g, Mapping)] or [{"params": groups}]
+        self.groups: list[dict[str, Any]] = [{**DEFAULTS, **defaults, **g} for g in mappings]
+        self.state: list[list[dict[str, Any]]] = []
+        for group in self.groups:
+            missing, unknown = set(REQUIRED) - set(group), set(group) - {*REQUIRED, *DEFAULTS, "params"}
+            if missing or unknown:
+                raise TypeError(f"hyperparameters missing: {sorted(missing)}, unknown: {sorted(unknown)}")
+            if group["init"] not in ("consistent", "gradient"):
+                raise ValueError(f"init must be 'consistent' or 'gradient', got {group['init']!r}")
+            if group["prior_weight"] == 0 and group["initial_variance"] is None:
+                raise ValueError("prior_weight = 0 has no stationary variance: give an initial_variance")
+            group["params"] = [np.array(p, dtype=np.float64) for p in group["params"]]
+            self.state.append([{} for _ in group["params"]])
+
+    def step(self, grads: Sequence[Any], *, eta: float | None = None) -> ReferenceStep:
+        """Take one step. `grads` is nested like the groups (flat for a flat list); None leaves a parameter out."""
+        nested = grads if grads and isinstance(grads[0], (list, tuple)) else [grads]
+        taking: list[tuple[dict[str, Any], dict[str, Any], Array, Array]] = []  # group, state, mean, gradient
+        for group, states, gs in zip(self.groups, self.state, nested, strict=True):
+            for state, mean, g in zip(states, group["params"], gs, strict=True):
+                if g is None:
+                    continue
+                if np.shape(g) != mean.shape:
+                    raise ValueError(f"gradient of shape {np.shape(g)} for a parameter of shape {mean.shape}")
+                if not state:
+                    state.update(_initial_state(group, mean.shape))
+                if group["lr"] > 0:
+                    taking.append((group, state, mean, np.asarray(g, dtype=np.float64)))
+        bound = max((_bound(group) for group, *_ in taking), default=0.0)
+        known = [state for _, state, *_ in taking] or [state for states in self.state for state in states if state]
+        previous: float | None = next((state["eta"] for state in known if state["step"] > 0), None)
+        nothing = ReferenceStep(previous or 0.0, 0.0, bound, 0, False, 0)
+        if bound == 0:
+            return nothing
+
+        # Fit the model.
+        skipped = sum(int(np.sum(~_observe(group, state, mean, g))) for group, state, mean, g in taking)
+        if skipped == sum(mean.size for _, _, mean, _ in taking):
+            return nothing._replace(skipped=skipped)
+
+        # Find the multiplier.
+        problem = [_quadratic(group, state, mean, bound) for group, state, mean, _ in taking]
+        evaluations = 0
+
+        def derivative(x: float) -> float:
+            nonlocal evaluations
+            evaluations += 1
+            return dual_derivative(x, problem, bound)
+
+        eta = self.eta if eta is None else eta
+        if eta is None and self.dual == "newton":
+            poles = [-p.scale * (p.A + p.rho * p.lam) / p.prec for p in problem if p.mu.size]
+            eta = solve_dual(derivative, pole=max(float(x.max()) for x in poles))
+        elif eta is None:
+            eta = bisection(derivative, bound, previous)
+        kl = constraint(eta, problem)
+
+        # Move.
+        for (group, state, mean, _), p in zip(taking, problem, strict=True):
+            mean[...] = (p.mu - p.step(eta)).reshape(mean.shape)
+            Sigma = primal_covariance(p.prec, p.A, p.rho, p.lam, group["covariance_weight"])
+            state.update(prec=_inverse(Sigma).reshape(mean.shape), eta=eta, step=state["step"] + 1)
+        return ReferenceStep(eta, kl, bound, evaluations + 1, eta > 0, skipped)

@@ -1,0 +1,105 @@
+"""What a step works on (:class:`Slot`), how far it may go (:func:`bounds`) and what it says of itself (:class:`StepInfo`)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from arturo.hyperparameters import SMALLEST_FLOOR
+from arturo.kernels.batch import Batch, Constants
+from arturo.trust_region import Scalar
+
+KL_PER_WEIGHT = 2e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
+SMALLEST_SHARE = 1e-30  # a group whose bound is smaller than this part of the largest one observes and does not move
+
+
+class StepInfo(NamedTuple):
+    r"""The trust region of one step.
+
+    Attributes:
+        eta: multiplier of the constraint; 0 when the surrogate's optimum lies inside the region.
+        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. Where groups have unlike bounds each group's part
+            counts in units of its own bound, so that ``kl <= bound`` is the one constraint there is. The covariance's part
+            is penalised, not bounded, and not included.
+        bound: ``kl_bound * lr ** 2``, the largest over the groups, in nats. 0 when nothing took part in the step.
+        evaluations: evaluations of the constraint; passes over memory = evaluations + 1.
+        active: whether the bound held the step back.
+        skipped: gradient entries that were not finite (or too large to square) and counted as missing observations.
+    """
+
+    eta: float
+    kl: float
+    bound: float
+    evaluations: int
+    active: bool
+    skipped: int
+
+
+class Slot(NamedTuple):
+    """One parameter group with the tensors that take part in this step, list by list."""
+
+    group: dict[str, Any]
+    param: list[Tensor]
+    grad: list[Tensor]
+    mean: list[Tensor]
+    prec: list[Tensor]
+    a: list[Tensor]
+    b: list[Tensor]
+    P_aa: list[Tensor]
+    P_ab: list[Tensor]
+    P_bb: list[Tensor]
+    step: list[Tensor]
+    eta: list[Tensor]
+
+    def as_vectors(self) -> Slot:
+        """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
+
+        A 0-d tensor would take on the dual's float64, and torch.compile loses what is written to a 0-d float64 input.
+        """
+        vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
+        return Slot(self.group, *vectors, self.step, self.eta)  # type: ignore[call-arg]
+
+    def batch(self, lr: Scalar, bound: Scalar, share: Scalar, first: list[Any]) -> Batch:
+        """The kernel's view of this slot."""
+        group = self.group
+        rho_lam = group["prior_weight"] * group["prior_precision"]
+        floor = group["curvature_floor"]
+        constants = Constants(
+            q=group["drift"],
+            r=group["noise"],
+            rho=group["prior_weight"],
+            rho_lam=rho_lam,
+            nu=group["covariance_weight"],
+            floor=SMALLEST_FLOOR if floor == 0 and rho_lam == 0 else floor,
+            a_0=group["initial_curvature"],
+            consistent=group["init"] == "consistent",
+            maximize=group["maximize"],
+            share=share,
+            decay=_decay(bound * group["weight_decay"]) if group["weight_decay"] else 1.0,
+        )
+        alive = lr > 0 if isinstance(lr, Tensor) else None
+        return Batch(constants, *self[1:10], first, alive)
+
+
+def _as_vector(x: Tensor) -> Tensor:
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x if x.dim() else x.unsqueeze(0)
+
+
+def _decay(part: Scalar) -> Scalar:
+    """The factor on the mean; more than all of it cannot decay."""
+    return (1 - part).clamp(min=0) if isinstance(part, Tensor) else max(1 - part, 0.0)
+
+
+def weight_count(slots: list[Slot], lrs: list[Scalar]) -> Scalar:
+    """Real numbers that take part: gradients are there and lr is not 0."""
+    return sum(sum(p.numel() for p in slot.param) * (lr > 0) for slot, lr in zip(slots, lrs, strict=True))
+
+
+def bounds(slots: list[Slot], lrs: list[Scalar]) -> list[Scalar]:
+    """e = kl_bound * lr^2 of each group, in nats. Step length is proportional to lr, as for SGD."""
+    n = weight_count(slots, lrs)
+    kl_bounds = [slot.group["kl_bound"] for slot in slots]
+    return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)]

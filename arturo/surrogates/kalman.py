@@ -1,0 +1,57 @@
+r"""The surrogate from plain gradients: one two-state Kalman filter per weight (``sec:drift_model``).
+
+State :math:`w = (a, b)` drifts as a random walk, :math:`w_t = w_{t-1} + N(0, q I)`, and is seen through the gradient,
+:math:`g_t = a\,m_t + b + N(0, r)`. Its variance P is symmetric: ``P_aa``, ``P_ab``, ``P_bb``.
+
+Only the ratio q / r matters to (a, b) when P_0 scales with them; the filter's gain settles near sqrt(q / r).
+At a constant mean nothing is seen along (1, -m): there P grows like q t, without harm.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: bool) -> Tensor:
+    r"""b before the first update: :math:`g - a_0 m` (``consistent``) or the published :math:`g`.
+
+    With the published start the model's first gradient is :math:`a_0 m + g`: the first steps mostly shrink the weights.
+    Where nothing is seen, :math:`-a_0 m`: the model predicts a zero gradient.
+    """
+    if consistent:
+        return torch.where(seen, g, torch.zeros_like(g)) - a_0 * m
+    return torch.where(seen, g, -a_0 * m)
+
+
+def filter_update(
+    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: float, r: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""One predict and update of the filter (``eq:filter_update_rule``); returns the new ``a, b, P_aa, P_ab, P_bb``.
+
+    Where ``seen`` is false the filter predicts (P grows by q) and does not update.
+
+    The printed :math:`P - v K K^T` cancels in float32 and turns indefinite once :math:`m^2 P_{aa}` is far above r. With
+    :math:`\det P^- = \max(\det P, 0) + q\,tr P + q^2` and :math:`h = P_{ab} + m P_{aa}` the same update is
+
+    .. math:: v = r + (h^2 + \det P^-) / P_{aa}, \quad
+        P_{aa} \leftarrow \frac{r P_{aa} + \det}{v}, \;
+        P_{ab} \leftarrow \frac{r P_{ab} - m \det}{v}, \;
+        P_{bb} \leftarrow \frac{r P_{bb} + m^2 \det}{v}
+
+    in which the diagonal is a sum of positive terms and the new determinant is :math:`r \det P^- / v`. Where that is below
+    the rounding of :math:`P_{aa} P_{bb}` (q far above r) :math:`P_{ab}` is held just inside: P as stored is positive definite.
+    """
+    det = (P_aa * P_bb - P_ab.square()).clamp(min=0) + q * (P_aa + P_bb) + q * q
+    P_aa = P_aa + q
+    P_bb = P_bb + q
+    h = P_ab + m * P_aa
+    v = r + (h.square() + det) / P_aa
+    error = torch.where(seen, (g - (a * m + b)) / v, torch.zeros_like(g))
+    m_det = m * det
+    a, b = a + h * error, b + (P_bb + m * P_ab) * error
+    P_ab = torch.where(seen, (r * P_ab - m_det) / v, P_ab)
+    P_aa = torch.where(seen, (r * P_aa + det) / v, P_aa)
+    P_bb = torch.where(seen, (r * P_bb + m * m_det) / v, P_bb)
+    inside = P_aa.sqrt() * P_bb.sqrt() * (1 - 8 * torch.finfo(P_aa.dtype).eps)
+    return a, b, P_aa, torch.minimum(torch.maximum(P_ab, -inside), inside), P_bb

@@ -1,0 +1,101 @@
+r"""The trust-region problem of one step, as pure functions over tensors.
+
+The surrogate of the loss around the mean :math:`\mu` is :math:`f(\theta) = \tfrac12 \theta^T A \theta + \theta^T b`
+with diagonal :math:`A`. One step solves (``obj:itropt``)
+
+.. math:: \min_\pi \; E_\pi[f] + \rho C_\lambda + \nu C_\Sigma \quad\text{s.t.}\quad C_\mu \le \varepsilon
+
+for :math:`\pi = N(\mu', \Sigma')`. Everything here is per weight; the sums over weights are the only coupling.
+
+Letters: ``m`` mean, ``prec`` diagonal of :math:`\Sigma^{-1}`, ``a`` and ``b`` the surrogate, ``rho_lam`` the product
+:math:`\rho\lambda`, ``eta`` the multiplier of the constraint.
+
+**Several bounds.** Group g has the bound e_g; B is the largest and s_g = e_g / B. The one constraint
+:math:`\sum_g C_g / e_g \le 1` has, with the multiplier in units of B, the solution
+
+.. math:: d = \frac{s\,num}{s A + \eta\,prec}, \qquad C = \tfrac12 \sum s\,prec\,\frac{num^2}{(s A + \eta\,prec)^2} \le B
+
+(``m' = m - d``). With equal bounds s = 1 and this is the paper's problem.
+
+**Units.** ``eta`` runs from 0 to beyond float32's range (tiny bounds, huge gradients). Kernels therefore never see it:
+they get ``s_w = s / w`` and ``eta_w = eta / w`` with ``w = max(1, eta)``, both at most 1, and what comes out is scaled back
+in float64 (:func:`constraint`). ``eta = inf`` is the limit ``s_w = 0, eta_w = 1``.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+S = TypeVar("S", float, Tensor)  # a number of the host, or one of the device
+
+
+def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: float) -> Tensor:
+    r"""Gradient of the regularised surrogate at the mean, :math:`a m + b + \rho\lambda m` (called ``num``).
+
+    The raw slope stands here, even where it is negative: it predicts the gradient, and that it may do.
+    No fused multiply-add: after ``b = g - a m`` a zero gradient must give exactly zero.
+    """
+    num = a * m + b
+    return num + rho_lam * m if rho_lam else num
+
+
+def curvature(a: Tensor, rho_lam: float, floor: float | None) -> Tensor:
+    r"""Curvature of the regularised surrogate, :math:`\max(a, floor) + \rho\lambda` (called ``A``).
+
+    The floor is ours: the paper divides by ``a`` whatever its sign (``floor=None``).
+    """
+    return (a if floor is None else a.clamp(min=floor)) + rho_lam
+
+
+def step_direction(num: Tensor, A: Tensor, prec: Tensor, s_w: Scalar, eta_w: Scalar) -> tuple[Tensor, Tensor]:
+    r"""``x = num / den`` and ``den = s_w A + eta_w prec``; the step is ``d = s_w x`` (``eq:primal_mean`` as a difference).
+
+    ``eq:primal_mean`` reads :math:`\mu' = (A + \eta\Sigma^{-1} + \rho\lambda I)^{-1} (\eta\Sigma^{-1}\mu - b)`;
+    subtracting it from :math:`\mu` leaves num / den without cancellation.
+    """
+    den = s_w * A + eta_w * prec
+    return num / den, den
+
+
+def primal_precision(A: Tensor, prec: Tensor, rho: float, nu: float) -> Tensor:
+    r"""Next diagonal precision, :math:`(A + \nu\,prec) / (\rho + \nu)` (``eq:primal_var``, inverted).
+
+    It does not depend on eta. Its fixed point is :math:`A / \rho`.
+    """
+    return (A + nu * prec) / (rho + nu)
+
+
+def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The sums behind C, C' and C'' (``eq:dual_der`` and its derivatives), in float64 where the device has it.
+
+    :math:`S_0 = \sum prec\,x^2`, :math:`S_1 = \sum prec^2 x^2 / den`, :math:`S_2 = \sum prec^3 x^2 / den^2`.
+    In float32 the squares would leave the range for gradients that the filter still accepts.
+    """
+    ratio = (prec / den).to(dtype)
+    term = x.to(dtype).square().mul_(prec)
+    s_0 = term.sum()
+    s_1 = term.mul_(ratio).sum()
+    s_2 = term.mul_(ratio).sum()
+    return s_0, s_1, s_2
+
+
+def kl_mean(new_mean: Tensor, mean: Tensor, prec: Tensor) -> Tensor:
+    r""":math:`C_\mu = \tfrac12 \sum prec\,(\mu' - \mu)^2`, in nats: the part of the divergence that the bound limits."""
+    return 0.5 * (prec * (new_mean - mean).square()).sum()
+
+
+def kl_covariance(new_prec: Tensor, prec: Tensor) -> Tensor:
+    r""":math:`C_\Sigma = \tfrac12 \sum (prec/prec' - 1 + \log prec' - \log prec)`, in nats: penalised, not bounded."""
+    return 0.5 * (prec / new_prec - 1 + new_prec.log() - prec.log()).sum()
+
+
+def constraint(s: S, w: S, s_0: S, s_1: S, s_2: S) -> tuple[S, S, S]:
+    r"""C, C' and C'' of one group from its :func:`constraint_sums` taken in units of ``w``.
+
+    :math:`C = \frac{s S_0}{2 w^2}`, :math:`C' = -\frac{s S_1}{w^3}`, :math:`C'' = \frac{3 s S_2}{w^4}`.
+    """
+    return s * s_0 / (2 * w * w), -s * s_1 / (w * w * w), 3 * s * s_2 / (w * w * w * w)

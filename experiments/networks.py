@@ -1,0 +1,96 @@
+"""Two small networks of kinds the paper's CNNs do not cover: a ResNet with batch normalisation, and a transformer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ResidualBlock(nn.Module):
+    """conv - BN - ReLU - conv - BN, plus the input (1x1 convolution where the shape changes), then ReLU."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False),
+                nn.BatchNorm2d(channels),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def small_resnet(blocks: int = 1, width: int = 16, num_classes: int = 10) -> nn.Sequential:
+    """CIFAR-style ResNet of depth 6 * blocks + 2: a 3x3 stem, three stages of width, 2 width, 4 width, mean, linear."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(1, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
+    channels = width
+    for stage in range(3):
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(ResidualBlock(channels, width << stage, stride))
+            channels = width << stage
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
+    model = nn.Sequential(*layers)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm causal self-attention and a four times wider GELU layer, each added to its input."""
+
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(d_model)
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.attention_out = nn.Linear(d_model, d_model, bias=False)
+        self.norm2 = nn.LayerNorm(d_model)
+        self.widen = nn.Linear(d_model, 4 * d_model)
+        self.narrow = nn.Linear(4 * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attention_out(y.transpose(1, 2).reshape(n, t, d))
+        x = x + self.narrow(F.gelu(self.widen(self.norm2(x))))
+        return x
+
+
+class ByteTransformer(nn.Module):
+    """A GPT over bytes: learned positions, tied input and output embedding, GPT-2's initialisation, no dropout."""
+
+    def __init__(self, context: int, layers: int, d_model: int, heads: int, vocabulary: int = 256) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, d_model)
+        self.position = nn.Parameter(torch.empty(context, d_model))
+        self.blocks = nn.Sequential(*(TransformerBlock(d_model, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(d_model)
+        nn.init.normal_(self.position, std=0.02)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                # Each block adds twice to the residual stream: scale what it adds so that the sum keeps its variance.
+                adds = name.endswith(("attention_out.weight", "narrow.weight"))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers) if adds else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens) + self.position[: tokens.shape[1]]
+        return F.linear(self.norm(self.blocks(x)), self.embed.weight)

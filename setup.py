@@ -1,0 +1,27 @@
+"""The one thing pyproject.toml cannot say: the C++ kernel, built where there is a compiler."""
+
+import sys
+
+from setuptools import Extension, setup
+
+if sys.platform == "win32":
+    flags, links = ["/O2", "/openmp:experimental", "/fp:precise", "/std:c++17"], []
+elif sys.platform == "darwin":  # Apple's compiler has no OpenMP runtime: one thread, the simd pragmas still count
+    flags, links = ["-O3", "-std=c++17", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"], []
+else:
+    flags = ["-O3", "-std=c++17", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+    links = ["-fopenmp"]
+
+setup(
+    ext_modules=[
+        Extension(
+            "arturo.kernels._native",
+            ["arturo/kernels/native.cpp"],
+            extra_compile_args=flags,
+            extra_link_args=links,
+            py_limited_api=True,
+            optional=True,  # no compiler: the eager kernel serves
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

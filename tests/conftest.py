@@ -1,0 +1,95 @@
+"""What the test files share: the table of configurations, and a noisy quadratic to train on."""
+
+import copy
+
+import pytest
+import torch
+
+from arturo import PAPER
+
+CONFIGURATIONS = {
+    "default": {},  # the C++ kernel where it was built
+    "foreach": {"foreach": True},
+    "loop": {"foreach": False},
+    "capturable": {"capturable": True},
+    "capturable-foreach": {"capturable": True, "foreach": True},
+    "weight-decay": {"weight_decay": 2.0},
+    "maximize": {"maximize": True},
+    "paper": PAPER,
+    "paper-capturable": {**PAPER, "capturable": True},
+    "fixed-eta": {"eta": 2.0},
+    "no-prior": {"prior_precision": 0.0},
+    "no-prior-weight": {"prior_weight": 0.0, "initial_variance": 0.5},
+    "gradient-init": {"init": "gradient"},
+    "unguarded": {"curvature_floor": None},
+    "tensor-lr": {"lr": torch.tensor(0.7)},
+    "tensor-lr-capturable": {"lr": torch.tensor([0.7]), "capturable": True},
+    "unset-bound": {"kl_bound": None},
+}
+KERNELS = {name: CONFIGURATIONS[name] for name in ("default", "loop", "foreach", "capturable", "capturable-foreach")}
+SHAPES = ((4, 3), (5,), (), (2, 0), (3,))
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def configuration(request) -> dict:
+    """Keyword arguments of Arturo, one row of the table at a time."""
+    return {"kl_bound": 0.01, **copy.deepcopy(CONFIGURATIONS[request.param])}
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request) -> dict:
+    """The ways to do the same step, for corners that depend on nothing else."""
+    return {"kl_bound": 0.01, **KERNELS[request.param]}
+
+
+class Quadratic:
+    """Gradients 0.5 (p - 1) + noise(t): they follow the parameters, so one wrong bit spreads, and repeat by ``t``."""
+
+    @staticmethod
+    def params(shapes=SHAPES, dtype=torch.float32, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        return [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)) for s in shapes]
+
+    @staticmethod
+    def twins(params):
+        """Parameters of their own with the same values, dtypes and strides."""
+        return [torch.nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
+
+    @staticmethod
+    def gradients(params, t, sign=1.0):
+        for i, p in enumerate(params):
+            if p.requires_grad:
+                noise = torch.randn(p.shape, generator=torch.Generator().manual_seed(1000 * t + i), dtype=torch.float64)
+                p.grad = (sign * (0.5 * (p.detach() - 1) + noise)).to(p.dtype)
+
+    def train(self, optimizer, steps, start=0, sign=1.0, params=None):
+        """Step; ``params`` are those that get a gradient (all). Returns what each step said of itself."""
+        params = [p for group in optimizer.param_groups for p in group["params"]] if params is None else params
+        said = []
+        for t in range(start, start + steps):
+            self.gradients(params, t, sign)
+            optimizer.step()
+            said.append(optimizer.last_step)
+        return said
+
+
+@pytest.fixture
+def quadratic() -> Quadratic:
+    return Quadratic()
+
+
+def bits(tensor):
+    """Every bit of a tensor, and its dtype and shape; tells -0.0 from 0.0 and holds for NaN."""
+    return tensor.dtype, tuple(tensor.shape), tensor.detach().reshape(-1).view(torch.uint8).tolist()
+
+
+def _snapshot(optimizer, params=None):
+    params = [p for group in optimizer.param_groups for p in group["params"]] if params is None else params
+    states = [optimizer.state.get(p, {}) for p in params]
+    return [(bits(p), {name: bits(x) for name, x in state.items()}) for p, state in zip(params, states, strict=True)]
+
+
+@pytest.fixture
+def snapshot():
+    """``snapshot(optimizer, params=None)``: parameters and their state, bit for bit, to compare with ==."""
+    return _snapshot

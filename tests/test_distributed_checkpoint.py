@@ -1,0 +1,71 @@
+"""torch.distributed.checkpoint.state_dict: it makes state by a step with lr = 0, and must leave no trace."""
+
+import copy
+
+import pytest
+import torch
+from torch.distributed.checkpoint import state_dict as dcp
+
+from arturo import Arturo
+
+NAMES = ("weight", "bias")
+BUFFERS = {"step", "eta", "prec", "a", "b", "P_aa", "P_ab", "P_bb"}
+
+
+def model_of(dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_asking_a_fresh_optimizer_leaves_no_trace(dtype, configuration, quadratic, snapshot):
+    """Parameters unchanged, state complete, and the run afterwards is the run without it."""
+    model, twin = model_of(dtype), model_of(dtype)
+    optimizer, plain = (Arturo(x.parameters(), **copy.deepcopy(configuration)) for x in (model, twin))
+    found = dcp.get_optimizer_state_dict(model, optimizer)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
+    assert set(found["state"]) == set(NAMES)
+    expected = BUFFERS | ({"mean"} if dtype == torch.bfloat16 else set())
+    assert all(set(entry) == expected for entry in found["state"].values())
+    assert all(entry["step"] == 0 for entry in found["state"].values())
+    assert optimizer.param_groups[0]["lr"] == plain.param_groups[0]["lr"]
+    for t in range(4):
+        assert quadratic.train(optimizer, 1, t) == quadratic.train(plain, 1, t)
+    assert snapshot(optimizer) == snapshot(plain)
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_there_and_back(flatten, configuration, quadratic, snapshot):
+    """Into a fresh optimizer: the continued run has the bits of the uninterrupted one."""
+    options = dcp.StateDictOptions(flatten_optimizer_state_dict=flatten)
+    model = model_of()
+    optimizer = Arturo(model.parameters(), **copy.deepcopy(configuration))
+    quadratic.train(optimizer, 3)
+    found = copy.deepcopy(dcp.get_state_dict(model, optimizer, options=options))
+    other = model_of()
+    resumed = Arturo(other.parameters(), **copy.deepcopy(configuration))
+    dcp.set_state_dict(other, resumed, model_state_dict=found[0], optim_state_dict=found[1], options=options)
+    assert snapshot(resumed) == snapshot(optimizer)
+    assert quadratic.train(resumed, 2, start=3) == quadratic.train(optimizer, 2, start=3)
+    assert snapshot(resumed) == snapshot(optimizer)
+
+
+def test_a_half_precision_run_keeps_its_digits(kernel, quadratic, snapshot):
+    model = model_of(torch.bfloat16)
+    optimizer = Arturo(model.parameters(), **kernel)
+    quadratic.train(optimizer, 3)
+    found = copy.deepcopy(dcp.get_state_dict(model, optimizer))
+    other = model_of(torch.bfloat16)
+    resumed = Arturo(other.parameters(), **kernel)
+    dcp.set_state_dict(other, resumed, model_state_dict=found[0], optim_state_dict=found[1])
+    assert snapshot(resumed) == snapshot(optimizer)
+    assert not torch.equal(resumed.state[other.weight]["mean"], other.weight.float())
+
+
+def test_a_frozen_layer_is_left_out(kernel, quadratic):
+    model = model_of()
+    model.bias.requires_grad_(False)
+    optimizer = Arturo(model.parameters(), **kernel)
+    before = model.bias.detach().clone()
+    assert set(dcp.get_optimizer_state_dict(model, optimizer)["state"]) == {"weight"}
+    assert torch.equal(model.bias, before)

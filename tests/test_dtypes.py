@@ -1,0 +1,169 @@
+"""Precisions: float64, half precision over a float32 mean, several in one group, loss scaling."""
+
+import copy
+
+import pytest
+import torch
+
+from arturo import Arturo
+
+HALF = [torch.bfloat16, torch.float16]
+half = pytest.mark.parametrize("dtype", HALF, ids=str)
+BUFFERS = ["P_aa", "P_ab", "P_bb", "a", "b", "eta", "prec", "step"]
+KEEP = {  # parameter -> buffers, mean
+    torch.float16: (torch.float32, True),
+    torch.bfloat16: (torch.float32, True),
+    torch.float32: (torch.float32, False),
+    torch.float64: (torch.float64, False),
+    torch.complex64: (torch.float32, False),
+    torch.complex128: (torch.float64, False),
+}
+
+
+def noise(t, shape, dtype):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(t), dtype=torch.float64).to(dtype)
+
+
+def pair(dtype, kernel):
+    """A half-precision parameter and a float32 one with the same values, each with its optimizer.
+
+    The C++ kernel does not take half precision: the float32 run must do without it too to have the same bits.
+    """
+    p = torch.nn.Parameter(noise(99, (6, 5), dtype))
+    twin = torch.nn.Parameter(p.detach().float())
+    return p, twin, Arturo([p], **kernel), Arturo([twin], fused=False, **copy.deepcopy(kernel))
+
+
+def same_step(t, p, twin, optimizer, plain):
+    p.grad = noise(t, p.shape, p.dtype)
+    twin.grad = p.grad.float()
+    optimizer.step()
+    plain.step()
+
+
+@pytest.mark.parametrize("dtype", KEEP, ids=str)
+def test_state_keys_and_dtypes(dtype, configuration):
+    """Exactly the design's keys; float32 or wider, real; ``mean`` under half precision alone."""
+    p = torch.nn.Parameter(torch.ones(4, 3, dtype=dtype))
+    p.grad = torch.ones_like(p)
+    optimizer = Arturo([p], **configuration)
+    for _ in range(2):
+        optimizer.step()
+        state, (kept, mean) = optimizer.state[p], KEEP[dtype]
+        assert sorted(state) == sorted(BUFFERS + (["mean"] if mean else []))
+        for name, x in state.items():
+            if name in ("step", "eta"):
+                assert x.shape == () and x.dtype == {"step": torch.float32, "eta": torch.float64}[name]
+            else:
+                assert x.dtype == kept and x.shape == (torch.view_as_real(p).shape if p.is_complex() else p.shape)
+    assert p.dtype == dtype
+
+
+@half
+def test_half_precision_carries_a_float32_mean(dtype, configuration):
+    """The mean follows the float32 run bit for bit; the parameter is its rounding."""
+    p, twin, optimizer, plain = pair(dtype, configuration)
+    for t in range(6):
+        same_step(t, p, twin, optimizer, plain)
+        assert torch.equal(optimizer.state[p]["mean"], twin)
+        assert torch.equal(p, twin.to(dtype))
+        assert optimizer.last_step == plain.last_step
+    assert not torch.equal(p.float(), twin)
+
+
+@half
+def test_steps_below_the_parameters_resolution_add_up(dtype, kernel):
+    """A hundred steps, each too short to change one half-precision weight."""
+    p = torch.nn.Parameter(torch.full((50,), 1.0, dtype=dtype))
+    optimizer = Arturo([p], **{**kernel, "kl_bound": 1e-8})
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert torch.equal(p, torch.ones_like(p)) and (optimizer.state[p]["mean"] < 1).all()
+    optimizer.param_groups[0]["kl_bound"] = 1e-5
+    for _ in range(100):
+        optimizer.step()
+    assert (p < 1).all()
+
+
+@half
+def test_what_others_write_is_followed(dtype, kernel):
+    """Where the parameter was changed the mean takes it over; elsewhere it keeps its digits."""
+    p, twin, optimizer, plain = pair(dtype, kernel)
+    for t in range(3):
+        same_step(t, p, twin, optimizer, plain)
+    with torch.no_grad():
+        for x in (p, twin):
+            x[0] = torch.tensor([0.0, 1.0, -2.0, 0.5, 100.0])
+            x[3, 2] = -x[3, 2].to(dtype)
+    for t in range(3, 6):
+        same_step(t, p, twin, optimizer, plain)
+        assert torch.equal(optimizer.state[p]["mean"], twin) and torch.equal(p, twin.to(dtype))
+
+
+def test_float64_is_float64_throughout(configuration, quadratic):
+    """Near the float32 run, and with the digits that float32 lacks."""
+    wide, narrow = quadratic.params(dtype=torch.float64), quadratic.params()
+    quadratic.train(Arturo(wide, **configuration), 4)
+    quadratic.train(Arturo(narrow, **configuration), 4)
+    for p, q in zip(wide, narrow, strict=True):
+        torch.testing.assert_close(p.detach(), q.detach().double(), rtol=1e-3, atol=1e-3)
+    assert not torch.equal(wide[0], wide[0].float().double())
+
+
+def test_mixed_dtypes_in_one_group(configuration, quadratic, snapshot):
+    """One group or a group for each dtype: the same bits."""
+    dtypes = [torch.float32, torch.bfloat16, torch.float64, torch.float16, torch.float32]
+
+    def params():
+        return [quadratic.params([(4, 3)], dtype, seed=i)[0] for i, dtype in enumerate(dtypes)]
+
+    one, each = Arturo(params(), **configuration), Arturo([{"params": [p]} for p in params()], **configuration)
+    for t in range(4):
+        assert quadratic.train(one, 1, t) == quadratic.train(each, 1, t)
+    assert snapshot(one) == snapshot(each)
+    assert [p.dtype for p in one.param_groups[0]["params"]] == dtypes
+
+
+def test_grad_scaler(configuration, snapshot):
+    """Unscaled by a power of two the steps are those of the plain loop; a step on inf is skipped and the scale halved."""
+    torch.manual_seed(0)
+    model, twin = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    twin.load_state_dict(model.state_dict())
+    optimizer, plain = Arturo(model.parameters(), **configuration), Arturo(twin.parameters(), **configuration)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+    x, y = torch.randn(16, 4), torch.randn(16, 2)
+    for t in range(6):
+        overflow = t in (0, 3)
+        before = snapshot(optimizer)
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scale = scaler.get_scale()
+        scaler.update()
+        if overflow:
+            assert snapshot(optimizer) == before and scaler.get_scale() == scale / 2
+        else:
+            plain.zero_grad()
+            (twin(x) - y).square().mean().backward()
+            plain.step()
+            assert snapshot(optimizer) == snapshot(plain) and optimizer.last_step == plain.last_step
+    assert optimizer.state[model.weight]["step"] == 4
+
+
+def test_autocast_training(kernel):
+    """bfloat16 autocast over float32 weights: gradients arrive in float32, the loss falls."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = Arturo(model.parameters(), **{**kernel, "kl_bound": 0.05})
+    x = torch.randn(64, 4)
+    y = x.sum(1, keepdim=True)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (model(x).float() - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0] and model.weight.dtype == torch.float32

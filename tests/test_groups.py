@@ -1,0 +1,205 @@
+"""Parameter groups: options per group, one trust region over all of them."""
+
+import warnings
+
+import pytest
+import torch
+
+from arturo import Arturo
+
+PER_GROUP = {
+    "prior_weight": 0.3,
+    "prior_precision": 0.5,
+    "covariance_weight": 0.7,
+    "noise": 2.0,
+    "drift": 0.3,
+    "initial_curvature": 0.4,
+    "initial_variance": 0.02,
+    "initial_filter_variance": 0.3,
+    "curvature_floor": 0.2,
+    "weight_decay": 3.0,
+    "init": "gradient",
+    "maximize": True,
+    "foreach": True,
+}
+SPLITS = {"pairs": [2, 3], "singles": [1, 1, 1, 1, 1], "last alone": [4, 1]}
+
+
+def split(params, sizes):
+    return [
+        {"params": list(part)} for part in torch.tensor(range(len(params))).split(sizes) for part in [[params[i] for i in part]]
+    ]
+
+
+def test_options_from_the_constructor_equal_options_in_the_group(configuration, quadratic, snapshot):
+    """``dual`` and ``eta`` are the constructor's; everything else may stand in the dict instead."""
+    of_all = {name: configuration.pop(name) for name in ("dual", "eta") if name in configuration}
+    params, twins = quadratic.params(), quadratic.params()
+    from_constructor = Arturo(params, **configuration, **of_all)
+    from_group = Arturo([{"params": twins, **configuration}], **of_all)
+    quadratic.train(from_constructor, 4)
+    quadratic.train(from_group, 4)
+    assert snapshot(from_constructor) == snapshot(from_group)
+
+
+@pytest.mark.parametrize("name", PER_GROUP)
+@pytest.mark.parametrize("capturable", [False, True])
+def test_each_option_acts_on_its_group_alone(name, capturable, quadratic, snapshot):
+    """With eta fixed the groups do not touch: each must follow an optimizer that has its options and nothing else."""
+    plain, special = quadratic.params([(4, 3)]), quadratic.params([(4, 3)])
+    common = {"eta": 2.0, "kl_bound": 0.01, "capturable": capturable}
+    together = Arturo([{"params": plain}, {"params": special, name: PER_GROUP[name]}], **common)
+    alone = [
+        Arturo(quadratic.params([(4, 3)]), **common),
+        Arturo(quadratic.params([(4, 3)]), **common, **{name: PER_GROUP[name]}),
+    ]
+    for t in range(4):
+        for optimizer in (together, *alone):
+            for group in optimizer.param_groups:
+                quadratic.gradients(group["params"], t)
+            optimizer.step()
+    assert snapshot(together) == snapshot(alone[0]) + snapshot(alone[1])
+    if name != "foreach":
+        assert snapshot(alone[0]) != snapshot(alone[1])
+
+
+@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_splitting_groups_changes_nothing(configuration, sizes, dtype, quadratic, snapshot):
+    one = Arturo(quadratic.params(dtype=dtype), **configuration)
+    several = Arturo(split(quadratic.params(dtype=dtype), sizes), **configuration)
+    for t in range(5):
+        said = quadratic.train(one, 1, t), quadratic.train(several, 1, t)
+        assert snapshot(one) == snapshot(several), f"step {t}"
+        assert said[0] == said[1]
+
+
+def test_unlike_bounds_share_one_budget(kernel, quadratic):
+    """What the groups spend, each in units of its own kl_bound * lr**2, adds up to the reported kl / bound."""
+    params = quadratic.params([(4, 3), (5,), (6,)])
+    rows = [(0.01, 1.0), (0.04, 0.5), (0.02, 0.1)]
+    del kernel["kl_bound"]
+    groups = [{"params": [p], "kl_bound": kl, "lr": lr} for p, (kl, lr) in zip(params, rows, strict=True)]
+    optimizer = Arturo(groups, **kernel)
+    quadratic.train(optimizer, 1)
+    for t in range(1, 6):
+        before = [(p.detach().double(), optimizer.state[p]["prec"].double()) for p in params]
+        (said,) = quadratic.train(optimizer, 1, t)
+        spent = [
+            0.5 * (prec * (p.detach() - old).square()).sum().item() / (kl * lr**2)
+            for p, (old, prec), (kl, lr) in zip(params, before, rows, strict=True)
+        ]
+        assert said.bound == pytest.approx(0.01) and said.active
+        assert sum(spent) == pytest.approx(said.kl / said.bound, rel=1e-4) == pytest.approx(1, abs=2e-3)
+        assert min(spent) > 0
+
+
+def test_a_group_with_a_vanishing_lr_does_not_move_and_does_not_disturb(kernel, quadratic, snapshot):
+    params = quadratic.params()
+    still = quadratic.params([(4, 3)], seed=1)
+    optimizer = Arturo([{"params": params}, {"params": still, "lr": 1e-28}], **kernel)
+    alone = Arturo(quadratic.params(), **kernel)
+    before = still[0].detach().clone()
+    for t in range(4):
+        quadratic.train(optimizer, 1, t)
+        quadratic.train(alone, 1, t)
+    assert torch.equal(still[0], before)
+    assert snapshot(optimizer, params) == snapshot(alone)
+
+
+@pytest.mark.parametrize("lr", [1e-28, 1e-6], ids=str)
+def test_a_vanishing_lr_everywhere(lr, kernel, quadratic):
+    """The step shrinks with lr and stays finite, whatever eta has to become."""
+    params = quadratic.params()
+    before = [p.detach().clone() for p in params]
+    said = quadratic.train(Arturo(params, lr=lr, **kernel), 3)
+    for p, old in zip(params, before, strict=True):
+        torch.testing.assert_close(p.detach(), old, rtol=0, atol=10 * lr)
+    assert all(x.kl <= x.bound * 1.001 for x in said)
+
+
+@pytest.mark.parametrize("eta", [None, 2.0], ids=["newton", "fixed"])
+def test_add_param_group_mid_run(eta, kernel, quadratic, snapshot):
+    """The new group starts afresh, the old one goes on; with eta fixed both as if alone."""
+    old, new = quadratic.params(), quadratic.params([(4, 3), (2,)], seed=1)
+    optimizer = Arturo(old, eta=eta, **kernel)
+    quadratic.train(optimizer, 3)
+    optimizer.add_param_group({"params": new, "noise": 2.0})
+    assert optimizer.param_groups[1]["kl_bound"] == kernel["kl_bound"]
+    before = [p.detach().clone() for p in new]
+    for t in range(3, 6):
+        quadratic.gradients(old, t)
+        quadratic.gradients(new, t)
+        optimizer.step()
+        assert optimizer.last_step.kl <= optimizer.last_step.bound * 1.001 or eta
+    assert [optimizer.state[p]["step"].item() for p in old + new] == [6.0] * len(old) + [3.0] * len(new)
+    assert not any(torch.equal(p, q) for p, q in zip(new, before, strict=True))
+    if eta is not None:
+        first, second = (
+            Arturo(quadratic.params(), eta=eta, **kernel),
+            Arturo(quadratic.params([(4, 3), (2,)], seed=1), eta=eta, noise=2.0, **kernel),
+        )
+        quadratic.train(first, 6)
+        quadratic.train(second, 3, start=3)
+        assert snapshot(optimizer) == snapshot(first) + snapshot(second)
+
+
+def test_the_bound_counts_the_weights_that_take_part(kernel, quadratic):
+    """kl_bound=None grows with the weights that have a gradient and an lr."""
+    kernel["kl_bound"] = None
+    params = quadratic.params([(4, 3), (5,), (6,)])
+    optimizer = Arturo([{"params": params[:2]}, {"params": params[2:], "lr": 0.0}], **kernel)
+    (both,) = quadratic.train(optimizer, 1)
+    params[1].grad = None
+    (one,) = quadratic.train(optimizer, 1, start=1, params=[params[0], params[2]])
+    assert one.bound / both.bound == pytest.approx(12 / 17)
+
+
+@pytest.mark.parametrize("name, value", [("dual", "bisection"), ("eta", 2.0)])
+def test_dual_and_eta_cannot_differ_between_groups(name, value, quadratic):
+    params = quadratic.params([(2,), (3,)])
+    with pytest.raises(ValueError, match=f"Invalid {name} value: {value!r}"):
+        Arturo([{"params": params[:1]}, {"params": params[1:], name: value}])
+    with pytest.raises(ValueError, match=f"Invalid {name} value: {value!r}"):
+        Arturo([{"params": params[:1], name: value}, {"params": params[1:]}])
+    optimizer = Arturo(params[:1])
+    with pytest.raises(ValueError, match=f"Invalid {name} value: {value!r}"):
+        optimizer.add_param_group({"params": params[1:], name: value})
+    assert len(optimizer.param_groups) == 1
+    Arturo([{"params": params[:1], name: value}, {"params": params[1:], name: value}], **{name: value})
+
+
+def test_named_parameters(quadratic, snapshot):
+    torch.manual_seed(0)
+    model, twin = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    named, plain = Arturo(model.named_parameters(), kl_bound=0.01), Arturo(twin.parameters(), kl_bound=0.01)
+    quadratic.train(named, 3)
+    quadratic.train(plain, 3)
+    assert snapshot(named) == snapshot(plain)
+    assert named.param_groups[0]["param_names"] == ["weight", "bias"] == named.state_dict()["param_groups"][0]["param_names"]
+
+
+def test_what_torch_refuses(quadratic):
+    """An empty list, a bare tensor, a tensor that is no leaf, a parameter in two groups: torch's own errors."""
+    (p,) = quadratic.params([(3,)])
+    for params, error, words in [
+        ([], ValueError, "empty parameter list"),
+        (p, TypeError, "iterable of Tensors or dicts"),
+        ([p * 2], ValueError, "can't optimize a non-leaf Tensor"),
+        ([{"params": [p]}, {"params": [p]}], ValueError, "more than one parameter group"),
+        ([3.0], TypeError, "optimizer can only optimize Tensors"),
+    ]:
+        with pytest.raises(error, match=words):
+            Arturo(params)
+
+
+def test_duplicate_parameters_warn_as_in_torch(quadratic):
+    (p,) = quadratic.params([(3,)])
+    with warnings.catch_warnings(record=True) as ours:
+        warnings.simplefilter("always")
+        Arturo([p, p])
+    with warnings.catch_warnings(record=True) as theirs:
+        warnings.simplefilter("always")
+        torch.optim.Adam([p, p])
+    assert len(ours) == 1 and [str(w.message) for w in ours] == [str(w.message) for w in theirs]
