@@ -107,6 +107,16 @@ def test_a_group_with_a_vanishing_lr_does_not_move_and_does_not_disturb(kernel, 
     assert snapshot(optimizer, params) == snapshot(alone)
 
 
+def test_a_group_with_a_vanishing_lr_beside_an_inactive_bound(kernel, quadratic):
+    """eta = 0, so nothing but its share stands in that group's denominators: it is still, not 0 / 0."""
+    kernel["kl_bound"] = 1e6
+    params, still = quadratic.params([(4, 3)]), quadratic.params([(4, 3)], seed=1)
+    before = still[0].detach().clone()
+    said = quadratic.train(Arturo([{"params": params}, {"params": still, "lr": 1e-28}], **kernel), 3)
+    assert all(x.eta == 0 and not x.active and x.kl > 0 for x in said)
+    assert torch.equal(still[0], before) and torch.isfinite(params[0]).all()
+
+
 @pytest.mark.parametrize("lr", [1e-28, 1e-6], ids=str)
 def test_a_vanishing_lr_everywhere(lr, kernel, quadratic):
     """The step shrinks with lr and stays finite, whatever eta has to become."""
@@ -142,6 +152,23 @@ def test_add_param_group_mid_run(eta, kernel, quadratic, snapshot):
         quadratic.train(first, 6)
         quadratic.train(second, 3, start=3)
         assert snapshot(optimizer) == snapshot(first) + snapshot(second)
+
+
+@pytest.mark.parametrize("dual", ["newton", "bisection"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_late_parameter_takes_over_the_running_multiplier(dual, order, kernel, quadratic):
+    """eta is that of a parameter that has stepped, whichever stands first: one that has not must not reset the search."""
+    old, late = quadratic.params([(4, 3)]), quadratic.params([(5,)], seed=1)
+    optimizer = Arturo((old + late)[::order], dual=dual, **kernel)
+    quadratic.train(optimizer, 4, params=old)
+    quadratic.gradients(late, 4)
+    (said,) = quadratic.train(optimizer, 1, 4, params=old)
+    reference = Arturo(quadratic.params([(4, 3)]), dual=dual, **kernel)
+    quadratic.train(reference, 4)
+    reference.add_param_group({"params": quadratic.params([(5,)], seed=1)})
+    quadratic.gradients(reference.param_groups[1]["params"], 4)
+    (expected,) = quadratic.train(reference, 1, 4, params=reference.param_groups[0]["params"])
+    assert said == pytest.approx(expected, rel=1e-12) and said.evaluations == expected.evaluations
 
 
 def test_the_bound_counts_the_weights_that_take_part(kernel, quadratic):

@@ -1,5 +1,7 @@
 """The filter: against batch regression, against the textbook form, and positive definite for a million float32 steps."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arturo import reference
+from arturo.kernels import native
 from arturo.surrogates import kalman
 
 
@@ -75,22 +78,44 @@ def assert_positive_definite(P_aa, P_ab, P_bb):
     assert bool((P_aa * P_bb - P_ab**2 > 0).all())
 
 
-def test_positive_definite_over_a_million_float32_steps():
-    """Weights from 1e-6 to 1e6 that jump, wander or rest; drift from 0 to 1."""
-    generator = torch.Generator().manual_seed(2)
+def weights_and_gradients(generator, wander, steps=1000):
+    """Eight weights each that rest, wander and jump, from 1e-6 to 1e6, and their gradients."""
     size = torch.logspace(-6, 6, 8)
-    for q, steps in ((0.02, 1_000_000), (0.0, 20_000), (1e-8, 20_000), (1.0, 20_000)):
-        state = start(24, P=q**0.5 or 1.0, dtype=torch.float32)
-        wander = size.clone()
-        seen = torch.ones(24, dtype=torch.bool)
-        for t in range(0, steps, 1000):
-            noise = torch.randn(1000, 3, 8, generator=generator)
-            for k in range(1000):
-                wander = wander * (1 + 1e-3 * noise[k, 0])
-                m = torch.cat([size, wander, size * noise[k, 1]])
-                state = kalman.filter_update(*state, noise[k].flatten(), seen, m, q, 1.0)
-            assert_positive_definite(*state[2:])
-            assert bool(torch.stack(state).isfinite().all()), t
+    noise = torch.randn(steps, 3, 8, generator=generator)
+    path = wander * (1 + 1e-3 * noise[:, 0]).cumprod(0)
+    return torch.cat([size.expand(steps, 8), path, size * noise[:, 1]], 1).contiguous(), noise.flatten(1).contiguous(), path[-1]
+
+
+@pytest.mark.parametrize("q", [0.0, 1e-8, 0.02, 1.0])
+def test_positive_definite_in_float32(q):
+    generator, wander, seen = torch.Generator().manual_seed(2), torch.logspace(-6, 6, 8), torch.ones(24, dtype=torch.bool)
+    state = start(24, P=q**0.5 or 1.0, dtype=torch.float32)
+    for _ in range(5):
+        m, g, wander = weights_and_gradients(generator, wander)
+        for m_t, g_t in zip(m.unbind(), g.unbind(), strict=True):
+            state = kalman.filter_update(*state, g_t, seen, m_t, q, 1.0)
+        assert_positive_definite(*state[2:])
+        assert bool(torch.stack(state).isfinite().all())
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
+@pytest.mark.parametrize("q", [0.0, 1e-8, 0.02, 1.0])
+def test_positive_definite_over_a_million_float32_steps(q):
+    """The filter of the C++ kernel alone, without the step that follows: the weights are given."""
+    generator, wander = torch.Generator().manual_seed(2), torch.logspace(-6, 6, 8)
+    a, b, P_aa, P_ab, P_bb = start(24, P=q**0.5 or 1.0, dtype=torch.float32)
+    prec, sums = torch.ones(24), torch.empty(1, 4, dtype=torch.float64)
+    k = native.Constants(q=q, r=1.0, nu=1.0, decay=1.0, s_w=1.0, eta_w=1.0, limit=1e18, has_floor=1)
+    pointers = (ctypes.c_void_p * 8)(0, 0, *(x.data_ptr() for x in (prec, a, b, P_aa, P_ab, P_bb)))
+    fixed = ctypes.c_int32(0), ctypes.c_int64(1), (ctypes.c_int64 * 1)(24), pointers, (ctypes.c_uint8 * 1)(0)
+    rest = ctypes.byref(k), ctypes.c_int32(1), ctypes.c_void_p(sums.data_ptr())
+    for _ in range(1000):
+        m, g, wander = weights_and_gradients(generator, wander)
+        for t in range(1000):
+            pointers[0], pointers[1] = m.data_ptr() + 96 * t, g.data_ptr() + 96 * t  # 24 floats a row
+            native.library().arturo_pass(ctypes.c_int32(native.OBSERVE), *fixed, *rest)
+        assert_positive_definite(P_aa, P_ab, P_bb)
+        assert bool(torch.stack([a, b, P_aa, P_ab, P_bb]).isfinite().all())
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,7 +19,9 @@ from arturo.trust_region import Scalar
 OBSERVE, PROBE, MOVE = range(3)
 
 
-class _Constants(ctypes.Structure):
+class Constants(ctypes.Structure):
+    """``struct Constants`` of ``native.cpp``, field by field."""
+
     _fields_ = [
         *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),
         *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit")),
@@ -41,6 +43,12 @@ _library = _load()
 def available() -> bool:
     """Whether the extension was built."""
     return _library is not None
+
+
+def library() -> ctypes.CDLL:
+    """The extension, for ``arturo_pass``."""
+    assert _library is not None
+    return _library
 
 
 def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
@@ -82,9 +90,8 @@ def _fits(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def _call(kind: int, batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> Tensor:
-    assert _library is not None
     k, n, dtype = batch.constants, len(batch.mean), batch.mean[0].dtype
-    constants = _Constants(
+    constants = Constants(
         q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay, s_w=s_w, eta_w=eta_w, scale=scale,
         limit=largest_gradient(dtype), floor=k.floor or 0.0, has_floor=k.floor is not None,
         consistent=k.consistent, maximize=k.maximize,
@@ -94,7 +101,7 @@ def _call(kind: int, batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar) ->
     sizes = (ctypes.c_int64 * n)(*(x.numel() for x in batch.mean))
     first = (ctypes.c_uint8 * n)(*(bool(x) for x in batch.first))
     sums = torch.empty(n, 4, dtype=torch.float64)
-    _library.arturo_pass(
+    library().arturo_pass(
         ctypes.c_int32(kind), ctypes.c_int32(dtype == torch.float64), ctypes.c_int64(n), sizes, pointers, first,
         ctypes.byref(constants), ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
     )  # fmt: skip
