@@ -1,5 +1,6 @@
 """arTuRO: information-theoretic trust regions for stochastic gradient-based optimization.
 
+>>> import torch
 >>> from arturo import Arturo
 >>> optimizer = Arturo([torch.nn.Parameter(torch.zeros(3))])
 """

@@ -165,8 +165,8 @@ def bisection(previous: float | None, first: Evaluation, bound: float, evaluate:
 
     Example:
         >>> unused = Evaluation(0.15, 1.0, -1.0, 1.0)
-        >>> bisection(0.09, unused, 1.0, lambda eta: unused)
-        DualSolution(eta=0.15, evaluations=1, active=True)
+        >>> round(bisection(0.09, unused, 1.0, lambda eta: unused).eta, 12)
+        0.15
     """
     lower, upper = _published_bracket(previous)
     at, evaluations = first, 1

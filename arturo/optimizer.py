@@ -92,7 +92,7 @@ class Arturo(Optimizer):
         prior_precision: float = 0.0015,
         covariance_weight: float = 1.3,
         noise: float = 1.0,
-        drift: float = 0.02,
+        drift: float = 0.03,
         weight_decay: float = 0.0,
         initial_curvature: float = 0.1,
         initial_variance: float | None = None,
@@ -178,6 +178,12 @@ class Arturo(Optimizer):
                 continue
             if p.grad.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+            if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
+                raise RuntimeError(
+                    "fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "
+                    f"{'there' if native.available() else 'not built'}, a parameter is on {p.device} and capturable is "
+                    f"{group['capturable']} (use fused=None for the best there is)"
+                )
             state = self.state[p]
             if len(state) == 0:
                 self._init_state(group, p, state)
@@ -193,12 +199,6 @@ class Arturo(Optimizer):
     @staticmethod
     def _init_state(group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> None:
         """A settled start: b is set by the first observation, the variances are where they would settle."""
-        if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
-            raise RuntimeError(
-                f"fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "
-                f"{'there' if native.available() else 'not built'}, a parameter is on {p.device} and capturable is "
-                f"{group['capturable']} (use fused=None for the best there is)"
-            )
         real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
         rho_lam = group["prior_weight"] * group["prior_precision"]
         a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]

@@ -15,7 +15,10 @@ BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 
 def fingerprint(state_dict):
     """To compare with ==: tensors as numbers, beside their dtype."""
-    plain = lambda x: (x.dtype, x.tolist()) if isinstance(x, torch.Tensor) else x  # noqa: E731
+
+    def plain(x):
+        return (x.dtype, x.tolist()) if isinstance(x, torch.Tensor) else x
+
     states = {key: {name: plain(x) for name, x in entry.items()} for key, entry in state_dict["state"].items()}
     return states, [{name: plain(x) for name, x in group.items()} for group in state_dict["param_groups"]]
 

@@ -95,5 +95,6 @@ def test_without_the_extension_the_loop_serves(monkeypatch):
     monkeypatch.setattr(native, "_library", None)
     _, optimizer = train()
     assert optimizer.last_step.active
+    optimizer.param_groups[0]["fused"] = True  # with state, too
     with pytest.raises(RuntimeError, match="the extension is not built"):
-        train(fused=True)
+        optimizer.step()

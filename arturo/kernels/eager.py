@@ -103,9 +103,11 @@ def stack(rows: list[Tensor]) -> Tensor:
 def follow_parameter(mean: Tensor, param: Tensor, alive: Tensor | None) -> None:
     """Take over what someone else wrote into a half-precision parameter (loaded weights, an average, a draw).
 
-    Where the parameter still is the rounded mean, the mean knows more digits and stays.
+    Where the parameter still is the rounded mean, the mean knows more digits and stays. Bits are compared: a compiler may
+    leave out the rounding before a comparison of numbers, and then no parameter ever is the rounded mean.
     """
-    write(mean, torch.where(mean.to(param.dtype) == param, mean, param.to(mean.dtype)), alive)
+    untouched = mean.to(param.dtype).view(torch.int16) == param.view(torch.int16)
+    write(mean, torch.where(untouched, mean, param.to(mean.dtype)), alive)
 
 
 def write(target: Tensor, value: Tensor, flag: Tensor | None) -> None:
