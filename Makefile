@@ -12,7 +12,7 @@ STAMP := $(VENV)/.arturo-installed
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(STAMP)  ## the demo: SGD, Adam, AdamW and arTuRO on handwritten digits, 3 seeds, about a minute
+run: $(STAMP)  ## the demo: SGD, Adam, AdamW and arTuRO on handwritten digits, 3 seeds, some two minutes
 	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adam adamw arturo --seeds 3
 
 test: $(STAMP)  ## all tests, on two workers of one thread each

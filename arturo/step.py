@@ -11,7 +11,7 @@ from arturo.hyperparameters import SMALLEST_FLOOR
 from arturo.kernels.batch import Batch, Constants
 from arturo.trust_region import Scalar
 
-KL_PER_WEIGHT = 2e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
+KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
 SMALLEST_SHARE = 1e-30  # a group whose bound is smaller than this part of the largest one observes and does not move
 
 

@@ -32,6 +32,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from arturo.step import KL_PER_WEIGHT
+
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "adamw": [{"lr": lr} for lr in (1e-3, 3e-4, 3e-3)],  # torch's default first: the summary names it
     "sgd": [{"lr": lr, "momentum": 0.9} for lr in (0.01, 0.03, 0.1)],
@@ -61,6 +63,8 @@ def variant(name: str, settings: dict[str, Any]) -> Variant:
         for key, value in defaults.items()
         if key not in IMPLEMENTATION
     }
+    if "kl_bound" in hyperparameters and hyperparameters["kl_bound"] is None:
+        hyperparameters["kl_bound"] = f"{KL_PER_WEIGHT:g} per weight"  # what None means may change: other runs
     return Variant(name, settings, hyperparameters)
 
 
