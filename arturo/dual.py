@@ -124,6 +124,10 @@ def landing_bound(at: Evaluation, eta: float) -> float:
     bounded by the second derivative at the far end, :math:`1 + t u \ge 1 + \min(t, 0) / \eta_0`, gives
 
     .. math:: C(\eta) \le C(\eta_0) \left[(1 + t m_1)^{-2} + 3 t^2 (m_2 - m_1^2) (1 + \min(t, 0)/\eta_0)^{-4}\right].
+
+    Example:
+        >>> round(landing_bound(Evaluation(1.0, 2.0, -2.0, 3.0), 3.0), 6)  # C = 8 / (1 + eta)^2: the bound is sharp
+        0.5
     """
     t = eta - at.eta
     if t == 0:

@@ -366,3 +366,11 @@ class ReferenceArturo:
             Sigma = primal_covariance(p.prec, p.A, p.rho, p.lam, group["covariance_weight"])
             state.update(prec=_inverse(Sigma).reshape(mean.shape), eta=eta, step=state["step"] + 1)
         return ReferenceStep(eta, kl, bound, evaluations + 1, eta > 0, skipped)
+
+
+if __name__ == "__main__":  # python -m arturo.reference: the examples above, checked
+    import doctest
+
+    results = doctest.testmod()
+    print(f"{results.attempted - results.failed} passed, {results.failed} failed")
+    raise SystemExit(results.failed > 0)

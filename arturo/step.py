@@ -27,6 +27,16 @@ class StepInfo(NamedTuple):
         evaluations: evaluations of the constraint; passes over memory = evaluations + 1.
         active: whether the bound held the step back.
         skipped: gradient entries that were not finite (or too large to square) and counted as missing observations.
+
+    Example:
+        >>> import arturo
+        >>> p = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = arturo.Arturo([p], kl_bound=0.1)
+        >>> p.square().sum().backward()
+        >>> optimizer.step()
+        >>> info = optimizer.last_step
+        >>> info.active, info.evaluations, round(info.kl / info.bound, 2)
+        (True, 2, 1.0)
     """
 
     eta: float

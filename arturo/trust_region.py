@@ -38,6 +38,14 @@ def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: float) -> Tensor:
 
     The raw slope stands here, even where it is negative: it predicts the gradient, and that it may do.
     No fused multiply-add: after ``b = g - a m`` a zero gradient must give exactly zero.
+
+    Args:
+        a, b: the surrogate, in loss per squared weight and loss per weight.
+        m: the mean.
+
+    Example:
+        >>> model_gradient(torch.tensor([2.0]), torch.tensor([-1.0]), torch.tensor([3.0]), 0.5)  # 2 * 3 - 1 + 0.5 * 3
+        tensor([6.5000])
     """
     num = a * m + b
     return num + rho_lam * m if rho_lam else num
@@ -46,7 +54,11 @@ def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: float) -> Tensor:
 def curvature(a: Tensor, rho_lam: float, floor: float | None) -> Tensor:
     r"""Curvature of the regularised surrogate, :math:`\max(a, floor) + \rho\lambda` (called ``A``).
 
-    The floor is ours: the paper divides by ``a`` whatever its sign (``floor=None``).
+    The floor is ours: the paper divides by ``a`` whatever its sign (``floor=None``). In loss per squared weight.
+
+    Example:
+        >>> curvature(torch.tensor([-1.0, 2.0]), 0.5, 0.0)
+        tensor([0.5000, 2.5000])
     """
     return (a if floor is None else a.clamp(min=floor)) + rho_lam
 
@@ -56,6 +68,11 @@ def step_direction(num: Tensor, A: Tensor, prec: Tensor, s_w: Scalar, eta_w: Sca
 
     ``eq:primal_mean`` reads :math:`\mu' = (A + \eta\Sigma^{-1} + \rho\lambda I)^{-1} (\eta\Sigma^{-1}\mu - b)`;
     subtracting it from :math:`\mu` leaves num / den without cancellation.
+
+    Example:
+        >>> x, den = step_direction(torch.tensor([6.0]), torch.tensor([1.0]), torch.tensor([4.0]), 1.0, 0.5)
+        >>> x, den  # with eta = 0.5 the mean moves by -2
+        (tensor([2.]), tensor([3.]))
     """
     den = s_w * A + eta_w * prec
     return num / den, den
@@ -64,7 +81,11 @@ def step_direction(num: Tensor, A: Tensor, prec: Tensor, s_w: Scalar, eta_w: Sca
 def primal_precision(A: Tensor, prec: Tensor, rho: float, nu: float) -> Tensor:
     r"""Next diagonal precision, :math:`(A + \nu\,prec) / (\rho + \nu)` (``eq:primal_var``, inverted).
 
-    It does not depend on eta. Its fixed point is :math:`A / \rho`.
+    It does not depend on eta. Its fixed point is :math:`A / \rho`. Per squared weight.
+
+    Example:
+        >>> primal_precision(torch.tensor([2.0]), torch.tensor([4.0]), rho=0.5, nu=1.5)  # 4 is the fixed point of 2 / 0.5
+        tensor([4.])
     """
     return (A + nu * prec) / (rho + nu)
 
@@ -74,6 +95,11 @@ def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) ->
 
     :math:`S_0 = \sum prec\,x^2`, :math:`S_1 = \sum prec^2 x^2 / den`, :math:`S_2 = \sum prec^3 x^2 / den^2`.
     In float32 the squares would leave the range for gradients that the filter still accepts.
+
+    Example:
+        >>> sums = constraint_sums(torch.tensor([2.0]), torch.tensor([3.0]), torch.tensor([4.0]), torch.float64)
+        >>> [round(s.item(), 4) for s in sums]  # 4 * 2^2, then twice 4/3 of it
+        [16.0, 21.3333, 28.4444]
     """
     ratio = (prec / den).to(dtype)
     term = x.to(dtype).square().mul_(prec)
@@ -84,18 +110,32 @@ def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) ->
 
 
 def kl_mean(new_mean: Tensor, mean: Tensor, prec: Tensor) -> Tensor:
-    r""":math:`C_\mu = \tfrac12 \sum prec\,(\mu' - \mu)^2`, in nats: the part of the divergence that the bound limits."""
+    r""":math:`C_\mu = \tfrac12 \sum prec\,(\mu' - \mu)^2`, in nats: the part of the divergence that the bound limits.
+
+    Example:
+        >>> kl_mean(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([4.0]))
+        tensor(8.)
+    """
     return 0.5 * (prec * (new_mean - mean).square()).sum()
 
 
 def kl_covariance(new_prec: Tensor, prec: Tensor) -> Tensor:
-    r""":math:`C_\Sigma = \tfrac12 \sum (prec/prec' - 1 + \log prec' - \log prec)`, in nats: penalised, not bounded."""
+    r""":math:`C_\Sigma = \tfrac12 \sum (prec/prec' - 1 + \log prec' - \log prec)`, in nats: penalised, not bounded.
+
+    Example:
+        >>> kl_covariance(torch.tensor([4.0]), torch.tensor([4.0]))
+        tensor(0.)
+    """
     return 0.5 * (prec / new_prec - 1 + new_prec.log() - prec.log()).sum()
 
 
 def constraint(s: S, w: S, s_0: S, s_1: S, s_2: S) -> tuple[S, S, S]:
     r"""C, C' and C'' of one group from its :func:`constraint_sums` taken in units of ``w``.
 
-    :math:`C = \frac{s S_0}{2 w^2}`, :math:`C' = -\frac{s S_1}{w^3}`, :math:`C'' = \frac{3 s S_2}{w^4}`.
+    :math:`C = \frac{s S_0}{2 w^2}`, :math:`C' = -\frac{s S_1}{w^3}`, :math:`C'' = \frac{3 s S_2}{w^4}`. C in nats.
+
+    Example:
+        >>> constraint(1.0, 1.0, 16.0, 21.0, 28.0)
+        (8.0, -21.0, 84.0)
     """
     return s * s_0 / (2 * w * w), -s * s_1 / (w * w * w), 3 * s * s_2 / (w * w * w * w)

@@ -18,6 +18,11 @@ def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: 
 
     With the published start the model's first gradient is :math:`a_0 m + g`: the first steps mostly shrink the weights.
     Where nothing is seen, :math:`-a_0 m`: the model predicts a zero gradient.
+
+    Example:
+        >>> g, m = torch.tensor([1.0, float("nan")]), torch.tensor([2.0, 2.0])
+        >>> first_intercept(g, g.isfinite(), m, a_0=0.5, consistent=True)
+        tensor([ 0., -1.])
     """
     if consistent:
         return torch.where(seen, g, torch.zeros_like(g)) - a_0 * m
@@ -41,6 +46,12 @@ def filter_update(
 
     in which the diagonal is a sum of positive terms and the new determinant is :math:`r \det P^- / v`. Where that is below
     the rounding of :math:`P_{aa} P_{bb}` (q far above r) :math:`P_{ab}` is held just inside: P as stored is positive definite.
+
+    Example:
+        >>> one, zero, seen = torch.ones(1), torch.zeros(1), torch.ones(1, dtype=torch.bool)
+        >>> a, b, *_ = filter_update(zero, zero, one, zero, one, 3 * one, seen, one, q=0.0, r=1.0)
+        >>> a, b  # a gradient of 3 at m = 1 is shared by slope, intercept and noise
+        (tensor([1.]), tensor([1.]))
     """
     det = (P_aa * P_bb - P_ab.square()).clamp(min=0) + q * (P_aa + P_bb) + q * q
     P_aa = P_aa + q
