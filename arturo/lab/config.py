@@ -15,7 +15,7 @@ class RunConfig:
 
     Example:
         >>> RunConfig.for_task("digits-mlp", "adam", seed=1)
-        RunConfig(task='digits-mlp', optimizer='adam', seed=1, epochs=15, batch_size=32)
+        RunConfig(task='digits-mlp', optimizer='adam', seed=1, epochs=25, batch_size=32)
         >>> RunConfig("digits-mlp", "adam", seed=0, epochs=0, batch_size=32)
         Traceback (most recent call last):
         ...
