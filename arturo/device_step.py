@@ -35,7 +35,7 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     etas = torch.stack([eta.to(device) for slot in live for eta in slot.eta])
     previous = etas.gather(0, began.int().argmax(0, keepdim=True)).squeeze(0).to(dtype)  # etas[index] would read the index
     fresh = ~began.any()
-    rule, fixed = live[0].group["dual"], live[0].group["eta"]
+    rule, fixed = slots[0].group["dual"], slots[0].group["eta"]  # global: the first group speaks for all
 
     batches, size = [], torch.zeros((), device=device, dtype=dtype)
     for slot, lr, e in zip(live, lrs, each, strict=True):

@@ -25,7 +25,7 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel]) -> StepInf
         kept = next((eta.item() for slot in slots for eta in slot.eta), 0.0)
         return StepInfo(kept, 0.0, 0.0, 0, False, 0)
     bound = float(max(e for _, _, e in live))
-    rule, fixed = live[0][0].group["dual"], live[0][0].group["eta"]
+    rule, fixed = slots[0].group["dual"], slots[0].group["eta"]  # global: the first group speaks for all
 
     batches, previous, size = [], None, 0
     for slot, lr, e in live:

@@ -230,3 +230,15 @@ def test_duplicate_parameters_warn_as_in_torch(quadratic):
         warnings.simplefilter("always")
         torch.optim.Adam([p, p])
     assert len(ours) == 1 and [str(w.message) for w in ours] == [str(w.message) for w in theirs]
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_the_first_group_speaks_for_all_even_at_lr_zero(capturable):
+    """`eta` changed in mid-run is read from the first group, whether or not that group moves."""
+    still, moving = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = Arturo([{"params": [still], "lr": 0.0}, {"params": [moving]}], kl_bound=0.1, capturable=capturable)
+    optimizer.param_groups[0]["eta"] = 7.0
+    for p in (still, moving):
+        p.grad = torch.ones(2)
+    optimizer.step()
+    assert optimizer.last_step.eta == 7.0
