@@ -178,6 +178,11 @@ class Arturo(Optimizer):
                 continue
             if p.grad.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+            if hasattr(p, "device_mesh"):
+                raise RuntimeError(
+                    f"Arturo does not support {type(p).__name__} parameters (FSDP2, tensor parallel) yet: its one trust region "
+                    "would be solved over each shard alone. Plain parameters work, under DistributedDataParallel too"
+                )
             if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
                 raise RuntimeError(
                     "fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "

@@ -17,6 +17,7 @@ from arturo.kernels.batch import Batch, largest_gradient
 from arturo.trust_region import Scalar
 
 OBSERVE, PROBE, MOVE = range(3)
+PLAIN = (Tensor, torch.nn.Parameter)  # a subclass may keep its numbers elsewhere than data_ptr says
 
 
 class Constants(ctypes.Structure):
@@ -83,7 +84,7 @@ def _run(kind: int, batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> 
 
 def _fits(tensors: tuple[Tensor, ...]) -> bool:
     param, strides = tensors[0], tensors[0].stride()
-    if param.dtype not in (torch.float32, torch.float64):
+    if param.dtype not in (torch.float32, torch.float64) or not all(type(x) in PLAIN for x in tensors):
         return False
     dense = param.is_contiguous() or (param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last))
     return dense and all(x.dtype == param.dtype and x.stride() == strides for x in tensors)
