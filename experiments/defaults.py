@@ -32,6 +32,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from arturo import Arturo
 from arturo.step import KL_PER_WEIGHT
 
 GRIDS: dict[str, list[dict[str, Any]]] = {
@@ -49,8 +50,6 @@ def new_optimizer(name: str, parameters: Any, settings: dict[str, Any]) -> Optim
         return torch.optim.AdamW(parameters, **settings)
     if name == "sgd":
         return torch.optim.SGD(parameters, **settings)
-    from arturo import Arturo  # only here, so that the baselines run without it
-
     return Arturo(parameters, **settings)
 
 
