@@ -1,4 +1,4 @@
-"""The networks of the laboratory. Inputs are float images in [0, 1], (N, 1, H, W); outputs are logits."""
+"""The small networks of the laboratory; the ResNets are in :mod:`arturo.lab.resnet`. Float images in, logits out."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ def fashion_mnist_cnn(num_classes: int = 10) -> nn.Sequential:
         nn.Dropout(0.2),
         nn.Flatten(),  # 128 * 3 * 3 = 1152
         nn.Linear(1152, 256),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(256, num_classes),
+    )
+
+
+def cifar_cnn(num_classes: int = 10) -> nn.Sequential:
+    """The paper's CIFAR CNN (653,386 weights for 10 classes): four padded convolutions, dropout after every layer."""
+    blocks: list[nn.Module] = []
+    for inputs, outputs in ((3, 32), (32, 64), (64, 128), (128, 256)):  # 32 -> 16 -> 8 -> 4 -> 2
+        blocks += [nn.Conv2d(inputs, outputs, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.2)]
+    return nn.Sequential(
+        *blocks,
+        nn.Flatten(),  # 256 * 2 * 2 = 1024
+        nn.Linear(1024, 256),
         nn.ReLU(),
         nn.Dropout(0.5),
         nn.Linear(256, num_classes),
