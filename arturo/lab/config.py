@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.registry import ConfigError
 from arturo.lab.tasks import TASKS
 
 
@@ -19,7 +19,7 @@ class RunConfig:
         >>> RunConfig("digits-mlp", "adam", seed=0, epochs=0, batch_size=32)
         Traceback (most recent call last):
         ...
-        arturo.lab.registry.ConfigError: epochs: must be an integer >= 1, got 0
+        arturo.lab.errors.ConfigError: epochs: must be an integer >= 1, got 0
     """
 
     task: str

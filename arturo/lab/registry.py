@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import NoReturn, TypeVar
 
+from arturo.lab.errors import ConfigError as ConfigError  # also importable from here
+
 T = TypeVar("T")
-
-
-class ConfigError(ValueError):
-    """A name or value from the user that the laboratory cannot take. The message starts with the key at fault."""
 
 
 class Registry(dict[str, T]):
@@ -20,11 +19,11 @@ class Registry(dict[str, T]):
         >>> tasks["digits-mpl"]
         Traceback (most recent call last):
         ...
-        arturo.lab.registry.ConfigError: task: unknown name 'digits-mpl'; did you mean digits-mlp or digits-cnn?
+        arturo.lab.errors.ConfigError: task: unknown name 'digits-mpl'; did you mean digits-mlp or digits-cnn?
         >>> tasks["cifar"]
         Traceback (most recent call last):
         ...
-        arturo.lab.registry.ConfigError: task: unknown name 'cifar'; known: digits-mlp, digits-cnn
+        arturo.lab.errors.ConfigError: task: unknown name 'cifar'; known: digits-mlp, digits-cnn
     """
 
     def __init__(self, key: str, entries: dict[str, T]) -> None:
@@ -32,6 +31,12 @@ class Registry(dict[str, T]):
         self.key = key  # what the user calls the choice: the key of the config, the option of the command
 
     def __missing__(self, name: str) -> NoReturn:
-        near = difflib.get_close_matches(name.lower(), self, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(self)}"
-        raise ConfigError(f"{self.key}: unknown name {name!r}; {hint}")
+        raise unknown(self.key, name, self)
+
+
+def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among the known ones."""
+    known = list(known)
+    near = difflib.get_close_matches(name.lower(), known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return ConfigError(f"{key}: unknown name {name!r}; {hint}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli, data
+from arturo.lab import cli
+from arturo.lab.datasets import DATA
+from arturo.lab.download import RemoteFile, sha256
 
 
 def test_compare_writes_table_figure_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,13 +66,41 @@ def test_bad_name_stops_before_the_first_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_data_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("ARTURO_DATA", raising=False)
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
-    assert cli.main(["train", "fmnist-cnn", "--data-dir", str(tmp_path), "--out", str(tmp_path)]) == 2
-    assert "dataset-fashion-mnist" in capsys.readouterr().err
+def test_missing_data_says_how_to_get_it(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "fmnist-cnn", "--data-dir", str(nowhere), "--out", str(nowhere)]) == 2
+    err = capsys.readouterr().err
+    assert "dataset-fashion-mnist" in err and "arturo fetch fashion-mnist" in err and f"{nowhere}/debian: no such folder" in err
+
+
+def test_corrupt_data_is_no_traceback(nowhere: Path, fashion_mnist, capsys: pytest.CaptureFixture[str]) -> None:
+    fashion_mnist.write(nowhere)
+    (nowhere / "t10k-labels-idx1-ubyte").write_bytes(b"short")
+    assert cli.main(["train", "fmnist-cnn", "--data-dir", str(nowhere), "--out", str(nowhere)]) == 2
+    assert capsys.readouterr().err.startswith(f"arturo: {nowhere}/t10k-labels-idx1-ubyte: expected IDX magic number")
+
+
+def test_list_shows_the_data_found(nowhere: Path, fashion_mnist, capsys: pytest.CaptureFixture[str]) -> None:
+    fashion_mnist.write(nowhere)
+    assert cli.main(["list", "--data-dir", str(nowhere)]) == 0
+    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("│")}
+    assert str(nowhere)[:20] in lines["fashion-mnist"]
+    assert "not found: arturo fetch cifar100" in lines["cifar100"]
+
+
+def test_fetch(nowhere: Path, monkeypatch: pytest.MonkeyPatch, cifar10, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = cifar10.write_archive(nowhere / "mirror")
+    file = RemoteFile("https://official.invalid/" + archive.name, archive.stat().st_size, sha256(archive))
+    monkeypatch.setitem(DATA, "cifar10", replace(DATA["cifar10"], files=(file,)))
+    command = ["fetch", "cifar10", "--data-dir", str(nowhere / "mine"), "--mirror", (nowhere / "mirror").as_uri()]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == f"cifar10: downloaded to {nowhere}/mine/{archive.name}\n"
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out == f"cifar10: is in {nowhere}/mine/{archive.name}\n"
+    monkeypatch.setitem(DATA, "cifar10", replace(DATA["cifar10"], files=(replace(file, sha256="0" * 64),)))
+    assert cli.main(["fetch", "cifar10", "--mirror", (nowhere / "mirror").as_uri()]) == 2
+    assert "wrong checksum" in capsys.readouterr().err
+    assert cli.main(["fetch", "cifar11"]) == 2
+    assert capsys.readouterr().err.startswith("arturo: data: unknown name 'cifar11'; did you mean cifar10")
 
 
 def test_python_dash_m_without_traceback() -> None:

@@ -1,0 +1,1 @@
+"""The subcommands of ``arturo``, one file each: ``add`` describes its arguments, ``run`` does it."""
