@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from rich.progress import (
 
 from arturo.lab.config import RunConfig
 from arturo.lab.data import ImageData
+from arturo.lab.epoch import EpochMetrics
+from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.registry import ConfigError
-from arturo.lab.train import EpochMetrics, train
+from arturo.lab.train import train
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class Comparison:
 
     def curve(self, optimizer: str, metric: str) -> list[Estimate]:
         """One of the fields of :class:`EpochMetrics`, epoch by epoch, over the seeds."""
-        by_epoch = zip(*(run.epochs for run in self.of(optimizer)), strict=True)
-        return [Estimate.of([getattr(metrics, metric) for metrics in epoch]) for epoch in by_epoch]
+        values = [[getattr(metrics, metric) for metrics in run.epochs] for run in self.of(optimizer)]
+        # A run that diverged ended early.
+        return [Estimate.of([v[i] if i < len(v) else math.nan for v in values]) for i in range(self.epochs)]
 
     def final(self, optimizer: str, metric: str) -> Estimate:
         """The same after the last epoch: never the best epoch, which would peek at the test set."""
@@ -113,7 +116,9 @@ def compare(configs: Sequence[RunConfig], data: ImageData, progress: Progress, b
         def on_epoch(metrics: EpochMetrics, label: str = label) -> None:
             progress.update(bar, advance=1, running=f"{label}: {metrics.test_accuracy:.1%}")
 
-        runs.append(Run(config, train(config, data, on_epoch)))
+        epochs = train(config, data, on_epoch)
+        progress.update(bar, advance=config.epochs - len(epochs))  # those that a diverged run did not go through
+        runs.append(Run(config, epochs))
     progress.update(bar, running="done")
     first = configs[0]
     optimizers = tuple(dict.fromkeys(config.optimizer for config in configs))

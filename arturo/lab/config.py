@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+
+from arturo.lab import settings as optimizer_settings
+from arturo.lab.datasets import DATA
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.registry import unknown
+from arturo.lab.settings import Settings
 from arturo.lab.tasks import TASKS
+
+AMP = ("bf16",)  # what computes in lower precision
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One training: a task, an optimizer, a seed. Checked when made; an error names the key.
+    """One training: a task, an optimizer, a seed, and everything else its numbers depend on. Checked; an error names the key.
+
+    :meth:`for_task` fills in what a task and an optimizer have of their own.
 
     Example:
-        >>> RunConfig.for_task("digits-mlp", "adam", seed=1)
-        RunConfig(task='digits-mlp', optimizer='adam', seed=1, epochs=25, batch_size=32)
-        >>> RunConfig("digits-mlp", "adam", seed=0, epochs=0, batch_size=32)
+        >>> config = RunConfig.for_task("digits-mlp", "adam", seed=1)
+        >>> config.epochs, config.batch_size, config.settings["lr"]
+        (25, 32, 0.001)
+        >>> RunConfig.for_task("digits-mlp", "adam", epochs=0)
         Traceback (most recent call last):
         ...
         arturo.lab.errors.ConfigError: epochs: must be an integer >= 1, got 0
@@ -27,16 +43,89 @@ class RunConfig:
     seed: int  # of the start, the batch order and the dropout masks: the same for every optimizer
     epochs: int
     batch_size: int
+    settings: Settings = field(hash=False)  # every argument of the optimizer
+    subset: int | None = None  # so many training images; None: all
+    device: str = "cpu"
+    threads: int | None = None  # None: the task's, else torch's choice
+    amp: str | None = None  # "bf16": forward pass and loss under autocast
+    compile: bool = False  # the network through torch.compile
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
-        for key, lowest in (("seed", 0), ("epochs", 1), ("batch_size", 1)):
+        for key, lowest in (("seed", 0), ("epochs", 1), ("batch_size", 1), ("subset", 1), ("threads", 1)):
             value = getattr(self, key)
-            if type(value) is not int or value < lowest:
+            if (value is not None or key not in ("subset", "threads")) and (type(value) is not int or value < lowest):
                 raise ConfigError(f"{key}: must be an integer >= {lowest}, got {value!r}")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed: must be below 2**63, got {self.seed}")
+        if self.subset is not None and self.subset > DATA[TASKS[self.task].data].train_images:
+            images = DATA[TASKS[self.task].data].train_images
+            raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
+        if not isinstance(self.settings, dict):
+            raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
+        if self.amp is not None and self.amp not in AMP:
+            raise unknown("amp", str(self.amp), AMP)
+        if not isinstance(self.compile, bool):
+            raise ConfigError(f"compile: must be true or false, got {self.compile!r}")
+        try:
+            torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise ConfigError(f"device: must be a device of torch such as cpu, cuda or cuda:1, got {self.device!r}") from error
 
     @classmethod
-    def for_task(cls, task: str, optimizer: str, seed: int = 0, epochs: int | None = None) -> RunConfig:
-        """The task's own batch size and, unless given, its number of epochs."""
+    def for_task(
+        cls,
+        task: str,
+        optimizer: str,
+        seed: int = 0,
+        epochs: int | None = None,
+        *,
+        batch_size: int | None = None,
+        subset: int | None = None,
+        overrides: Settings | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        amp: str | None = None,
+        compile: bool = False,
+    ) -> RunConfig:
+        """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
         default = TASKS[task]
-        return cls(task, optimizer, seed, default.epochs if epochs is None else epochs, default.batch_size)
+        images = DATA[default.data].train_images if subset is None else subset
+        return cls(
+            task,
+            optimizer,
+            seed,
+            default.epochs if epochs is None else epochs,
+            default.batch_size if batch_size is None else batch_size,
+            optimizer_settings.resolve(optimizer, task, images, overrides),
+            subset,
+            device,
+            threads,
+            amp,
+            compile,
+        )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
+        """What :meth:`to_json` gave. An unknown or missing key is an error."""
+        keys = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in keys:
+                raise unknown("config", key, keys)
+        missing = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in values]
+        if missing:
+            raise ConfigError(f"config: lacks {', '.join(missing)}")
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def key(self) -> str:
+        """Eight hexadecimal digits that differ between configs, the same on every machine."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def name(self) -> str:
+        """Of its folder under ``OUT/TASK/``."""
+        return f"{self.optimizer}-seed{self.seed}-{self.key}"

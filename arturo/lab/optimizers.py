@@ -1,33 +1,139 @@
-"""The optimizers, each with the values a user would start from. A variant or an ablation is one more line."""
+"""The optimizers. A variant, an ablation or another package's optimizer is one more entry of ``OPTIMIZERS``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import importlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from arturo import Arturo
+from arturo import PAPER, Arturo
+from arturo.lab import tuned
+from arturo.lab.errors import ConfigError
 from arturo.lab.registry import Registry
-from arturo.lab.tasks import Task
+from arturo.lab.tasks import Schedule, constant
+from arturo.lab.tuned import Values
+
+Constructor = Callable[..., Optimizer]
 
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """How to build an optimizer, and what to call it in tables and figures."""
+    """How to build an optimizer, what to call it, and what it needs of the training loop beyond ``step()``.
+
+    Args:
+        label: its name in tables and figures.
+        about: what it is, in a few words.
+        load: gives the constructor. A function, so that a package is imported only when somebody wants it.
+        values: arguments on tasks without tuned ones.
+        tuned: arguments by task.
+        from_images: arguments that follow from the number of training images.
+        milestone_factor: factor on lr at each of the paper's milestones.
+        schedule: instead of the task's.
+        around_gradient: entered before the forward pass, left after the backward pass.
+        create_graph: whether ``backward`` must leave a graph to differentiate again.
+        mode: told True before training and False before testing.
+        tests_other_weights: whether ``mode`` changes the weights, so that batch norms must see them before a test.
+        forgets: attributes its ``state_dict()`` leaves out though a resumed run needs them.
+        draws: whether it takes random numbers from torch's global generator, so that dropout's masks are not those of the
+            other optimizers with the same seed.
+    """
 
     label: str
-    settings: str  # for `arturo list`
-    build: Callable[[Iterable[nn.Parameter], Task], Optimizer]  # the task, for values that were tuned on one
+    about: str
+    load: Callable[[], Constructor]
+    values: Values = field(default_factory=dict)
+    tuned: Mapping[str, Values] = field(default_factory=dict)
+    from_images: Callable[[int], Values] = lambda images: {}
+    milestone_factor: float = 0.1
+    schedule: Schedule | None = None
+    around_gradient: Callable[[Any], AbstractContextManager[Any]] = lambda optimizer: nullcontext()
+    create_graph: bool = False
+    mode: Callable[[Any, bool], None] = lambda optimizer, training: None
+    tests_other_weights: bool = False
+    forgets: tuple[str, ...] = ()
+    draws: bool = False
 
+    def for_task(self, task: str, images: int) -> Values:
+        """Its arguments on a task with so many training images."""
+        return {**self.values, **self.from_images(images), **self.tuned.get(task, {})}
+
+
+def peer(module: str, name: str) -> Callable[[], Constructor]:
+    """The constructor ``name`` of a package that the extra ``[peers]`` installs."""
+
+    def load() -> Constructor:
+        try:
+            return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        except ImportError as error:
+            raise ConfigError(f"optimizer: {name} comes from another package: pip install 'arturo[peers]' ({error})") from error
+
+    return load
+
+
+@contextmanager
+def _expected_cycle() -> Iterator[None]:
+    """torch warns that gradients with a graph keep themselves alive; the loop's zero_grad() breaks the cycle."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
+        yield
+
+
+def _switch(optimizer: Any, training: bool) -> None:
+    optimizer.train() if training else optimizer.eval()
+
+
+ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
 
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(
     "optimizer",
     {
-        "sgd": OptimizerEntry("SGD", "lr 0.1, momentum 0.9", lambda params, task: SGD(params, lr=0.1, momentum=0.9)),
-        "adam": OptimizerEntry("Adam", "lr 1e-3", lambda params, task: Adam(params, lr=1e-3)),
-        "adamw": OptimizerEntry("AdamW", "lr 1e-3, weight decay 1e-2", lambda params, task: AdamW(params, lr=1e-3)),
-        "arturo": OptimizerEntry("arTuRO", "untouched", lambda params, task: Arturo(params)),
+        "sgd": OptimizerEntry("SGD", "tuned in the paper", lambda: SGD, {"lr": 0.1, "momentum": 0.9}, tuned.SGD),
+        "adam": OptimizerEntry("Adam", "tuned in the paper", lambda: Adam, {"lr": 1e-3}, tuned.ADAM),
+        "adamw": OptimizerEntry("AdamW", "tuned in the paper", lambda: AdamW, {"lr": 1e-3, "weight_decay": 1e-2}, tuned.ADAMW),
+        "arturo": OptimizerEntry(
+            "arTuRO", "exact; tuned in the paper", lambda: Arturo, {}, tuned.ARTURO, milestone_factor=ROOT
+        ),
+        "arturo-paper": OptimizerEntry(
+            "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, tuned.ARTURO, milestone_factor=ROOT
+        ),
+        "arturo-default": OptimizerEntry("arTuRO (default)", "exact; untouched", lambda: Arturo, {}, milestone_factor=ROOT),
+        # Peers, with the values their authors recommend to start from. Nobody tuned them on these tasks.
+        "ivon": OptimizerEntry(
+            "IVON",
+            "package ivon-opt",
+            peer("ivon", "IVON"),
+            {"lr": 0.1},
+            from_images=lambda images: {"ess": images},
+            around_gradient=lambda optimizer: optimizer.sampled_params(train=True),
+            forgets=("current_step",),
+            draws=True,
+        ),
+        "adahessian": OptimizerEntry(
+            "AdaHessian",
+            "package pytorch-optimizer",
+            peer("pytorch_optimizer", "AdaHessian"),
+            {"lr": 0.15},
+            around_gradient=lambda optimizer: _expected_cycle(),
+            create_graph=True,
+            draws=True,
+        ),
+        "schedulefree-adamw": OptimizerEntry(
+            "schedule-free AdamW",
+            "package schedulefree",
+            peer("schedulefree", "AdamWScheduleFree"),
+            {"lr": 0.0025},
+            schedule=constant,
+            mode=_switch,
+            tests_other_weights=True,
+        ),
+        "soap": OptimizerEntry("SOAP", "package pytorch-optimizer", peer("pytorch_optimizer", "SOAP"), {"lr": 3e-3}),
     },
 )
+
+PAPERS = ("sgd", "adam", "adamw", "arturo", "arturo-paper")  # what the paper compares, and both of ours

@@ -3,102 +3,176 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from arturo import Arturo
+from arturo.lab import augment
+from arturo.lab.augment import Pixels
+from arturo.lab.checkpoint import Training
 from arturo.lab.config import RunConfig
 from arturo.lab.data import ImageData
+from arturo.lab.epoch import Epoch, EpochMetrics, StepMetrics
+from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.run import RunFolder
+from arturo.lab.settings import as_arguments
 from arturo.lab.tasks import TASKS
 
 EVALUATION_BATCH = 1000  # bounds memory; has no part in the result
-
-
-@dataclass(frozen=True)
-class EpochMetrics:
-    """What one epoch measured. Accuracies are fractions, losses nats per image."""
-
-    epoch: int  # 1 is the first
-    train_loss: float  # mean over the epoch's images, each before the step that used it, dropout on
-    test_loss: float
-    test_accuracy: float
-    seconds: float  # of training, without the evaluation
-    kl_over_bound: float | None = None  # arTuRO only: mean over the steps of the mean's KL / its bound
-    eta: float | None = None  # arTuRO only: mean over the steps of the multiplier
+NORM_BATCHES = 50  # that batch norms see before a test of other weights than the trained ones
 
 
 def train(
-    config: RunConfig, data: ImageData, on_epoch: Callable[[EpochMetrics], None] | None = None
+    config: RunConfig,
+    data: ImageData,
+    on_epoch: Callable[[EpochMetrics], None] = lambda metrics: None,
+    on_step: Callable[[StepMetrics], None] = lambda metrics: None,
+    *,
+    run: RunFolder | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[EpochMetrics, ...]:
-    """Train ``config.task``'s network on ``data``; call ``on_epoch`` after every epoch.
+    """Train ``config.task``'s network on ``data``, all of it; call ``on_epoch`` and ``on_step`` after each of them.
 
-    Runs that share a seed share the initial weights, the batch order and the dropout masks, whatever the optimizer:
-    their difference is the optimizer's. The caller's random state and thread count are left as they were.
+    Runs that share a seed share the initial weights, the batch order, the augmentation and the dropout masks, whatever the
+    optimizer: their difference is the optimizer's. (One that draws random numbers itself shifts the masks: ``draws`` of its
+    entry.) The caller's random state and thread count are left as they were.
+
+    A loss that is not finite ends the run: the epoch's row is the last one, and says so by a train loss of NaN.
+
+    Args:
+        config: what to train.
+        data: what to train on; ``config.subset`` is applied here.
+        on_epoch: gets every epoch's metrics.
+        on_step: gets every step's metrics.
+        run: where to write metrics, checkpoints and the result, and to go on from if something is there.
+        stop: asked after every step; True saves a checkpoint and raises KeyboardInterrupt.
     """
-    task = TASKS[config.task]
+    task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
+    data = data.subset(config.subset).to(device)
+    images = len(data.train_labels)
+    steps = math.ceil(images / config.batch_size)  # of an epoch
+    schedule = entry.schedule or task.schedule
     history: list[EpochMetrics] = []
+    epoch: Epoch | None = None
+    diverged = False
 
-    with torch.random.fork_rng(devices=[]), cpu_threads(task.threads):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.threads or task.threads):
         torch.manual_seed(config.seed)  # initial weights, then dropout
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
-        model = task.model()
-        optimizer = OPTIMIZERS[config.optimizer].build(model.parameters(), task)
+        model = task.model().to(device)
+        network = torch.compile(model) if config.compile else model
+        optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
+        scheduler = LambdaLR(optimizer, lambda step: schedule(step / (steps * config.epochs), entry.milestone_factor))
+        training = Training(model, optimizer, scheduler, shuffle, entry.forgets)
 
-        images = len(data.train_labels)
-        steps = math.ceil(images / config.batch_size)
-        total_steps = steps * config.epochs
-        scheduler = LambdaLR(optimizer, lambda step: task.schedule(step / total_steps))
+        if run is not None:
+            history, captured = run.begin()
+            epoch = None if captured is None else training.restore(captured)
+            diverged = any(math.isnan(metrics.train_loss + metrics.test_loss) for metrics in history)
 
-        for epoch in range(1, config.epochs + 1):
-            start = time.perf_counter()
+        while len(history) < config.epochs and not diverged:
+            if epoch is None:
+                epoch = Epoch(len(history) + 1, torch.randperm(images, generator=shuffle))
             model.train()
-            loss_sum = kl_over_bound = eta = 0.0
-            for batch in torch.randperm(images, generator=shuffle).split(config.batch_size):
-                optimizer.zero_grad()
-                loss = cross_entropy(model(pixels(data.train_images[batch])), data.train_labels[batch])
-                loss.backward()
-                optimizer.step()
-                scheduler.step()
+            entry.mode(optimizer, True)
 
-                loss_sum += loss.item() * len(batch)
-                if isinstance(optimizer, Arturo):
-                    info = optimizer.last_step
-                    kl_over_bound += info.kl / info.bound if info.bound else 0.0  # lr = 0: nothing moves
-                    eta += info.eta
-            seconds = time.perf_counter() - start
+            for batch in epoch.batches(config.batch_size):
+                with epoch.timed("step", device):
+                    with epoch.timed("data", device):
+                        inputs = task.pixels.for_training(data.train_images[batch.to(device)], shuffle)
+                        labels = data.train_labels[batch.to(device)]
+                    optimizer.zero_grad()
+                    with entry.around_gradient(optimizer):
+                        with epoch.timed("forward", device), precision(config.amp, device):
+                            loss = cross_entropy(network(inputs), labels)
+                        with epoch.timed("backward", device):
+                            loss.backward(create_graph=entry.create_graph)
+                    value = loss.item()
+                    diverged = not math.isfinite(value)
+                    lr = float(optimizer.param_groups[0]["lr"])
+                    if not diverged:
+                        with epoch.timed("optimizer", device):
+                            optimizer.step()
+                            scheduler.step()
 
-            metrics = EpochMetrics(
-                epoch,
-                loss_sum / images,
-                *evaluate(model, data.test_images, data.test_labels),
-                seconds,
-                *((kl_over_bound / steps, eta / steps) if isinstance(optimizer, Arturo) else ()),
-            )
+                info = optimizer.last_step if isinstance(optimizer, Arturo) and not diverged else None
+                epoch.add(value, len(batch), info)
+                trust_region = {} if info is None else {k: v for k, v in info._asdict().items() if k != "active"}
+                step = StepMetrics((epoch.number - 1) * steps + epoch.steps, epoch.number, value, lr, **trust_region)
+                if run is not None:
+                    run.write_step(step)
+                on_step(step)
+                if diverged:
+                    break
+                if stop():
+                    if run is not None:
+                        run.save(training.capture(epoch))
+                    raise KeyboardInterrupt
+                if run is not None and run.checkpoint_is_due():
+                    run.save(training.capture(epoch))
+
+            with epoch.timed("test", device):
+                entry.mode(optimizer, False)
+                if entry.tests_other_weights:
+                    refresh_norms(model, task.pixels, data.train_images.split(config.batch_size)[:NORM_BATCHES])
+                tested = evaluate(model, data.test_images, data.test_labels, task.pixels)
+            metrics = epoch.metrics(*tested, seconds_before=history[-1].wall_seconds if history else 0.0)
+            diverged = diverged or not math.isfinite(metrics.test_loss)
             history.append(metrics)
-            if on_epoch is not None:
-                on_epoch(metrics)
+            epoch = None
+            if run is not None:
+                run.write_epoch(metrics)
+                run.save(training.capture(None))
+            on_epoch(metrics)
+            if stop() and len(history) < config.epochs:
+                raise KeyboardInterrupt
 
+        if run is not None:
+            run.finish("diverged" if diverged else "finished", history)
     return tuple(history)
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy of ``model`` in evaluation mode."""
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels = augment.PLAIN) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy of ``model`` in evaluation mode, in full precision."""
     model.eval()
     loss, correct = 0.0, 0
     for x, y in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-        logits = model(pixels(x))
+        logits = model(pixels.for_testing(x))
         loss += cross_entropy(logits, y, reduction="sum").item()
         correct += int((logits.argmax(dim=1) == y).sum())
     return loss / len(labels), correct / len(labels)
+
+
+@torch.no_grad()
+def refresh_norms(model: nn.Module, pixels: Pixels, batches: tuple[Tensor, ...]) -> None:
+    """Let batch norms see what the weights under test make of some training images; without batch norms do nothing."""
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        model.train()
+        for images in batches:
+            model(pixels.for_testing(images))
+
+
+def precision(amp: str | None, device: torch.device) -> AbstractContextManager[object]:
+    """bfloat16 where torch holds it safe, or everything as it is."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if amp == "bf16" else nullcontext()
+
+
+def available(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    device = torch.device(name)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device: {name} is not available here ({str(error).splitlines()[0]})") from error
+    return device
 
 
 @contextmanager
@@ -111,8 +185,3 @@ def cpu_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def pixels(images: Tensor) -> Tensor:
-    """uint8 images as floats in [0, 1], the input of every network here. No normalisation, as in the paper."""
-    return images.float().div_(255)

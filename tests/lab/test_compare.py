@@ -14,16 +14,16 @@ from torch.optim import SGD
 from arturo.lab import data, report
 from arturo.lab.compare import Comparison, Estimate, Run, compare, plan, progress_bar
 from arturo.lab.config import RunConfig
+from arturo.lab.epoch import EpochMetrics
+from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.registry import ConfigError
-from arturo.lab.train import EpochMetrics
 
 
 def made_up(accuracies: dict[str, list[float]]) -> Comparison:
     """Two epochs of which only the last counts."""
     runs = [
         Run(
-            RunConfig("digits-mlp", name, seed, epochs=2, batch_size=32),
+            RunConfig.for_task("digits-mlp", name, seed, epochs=2),
             (EpochMetrics(1, 2.0, 1.0, 0.99, seconds=9), EpochMetrics(2, 1.0, 1 - value, value, seconds=1)),
         )
         for name, values in accuracies.items()
@@ -74,17 +74,17 @@ def test_plan_rejects() -> None:
 
 
 def test_divergence_is_reported_as_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wild = OptimizerEntry("wild", "", lambda params, task: SGD(params, lr=1e20))
+    wild = OptimizerEntry("wild", "", lambda: SGD, {"lr": 1e20})
     monkeypatch.setitem(OPTIMIZERS, "wild", wild)
-    configs = plan("digits-mlp", ["wild", "sgd"], seeds=2, epochs=1)
+    configs = plan("digits-mlp", ["wild", "sgd"], seeds=2, epochs=2)
     with progress_bar() as progress:
-        bar = progress.add_task("", total=4, running="")
+        bar = progress.add_task("", total=8, running="")
         comparison = compare(configs, data.load("digits"), progress, bar)
-        assert progress.tasks[0].finished
+        assert progress.tasks[0].finished  # though the wild ones ended early
     assert "nan" in text(comparison)
     assert report.write(comparison, tmp_path).stat().st_size > 10_000
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["train_loss"] is None for row in rows] == [True, False, True, False]
+    assert [row["train_loss"] is None for row in rows] == [True, False, False, True, False, False]
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["optimizers"]["wild"]["test_loss"] == {"mean": None, "doubled_error": None}
     assert summary["optimizers"]["sgd"]["test_loss"]["mean"] < 2.4

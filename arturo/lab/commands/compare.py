@@ -11,7 +11,7 @@ from rich.console import Console
 from arturo.lab import data, report
 from arturo.lab.commands.arguments import add_command, add_data
 from arturo.lab.compare import compare, plan, progress_bar
-from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.optimizers import PAPERS
 from arturo.lab.tasks import TASKS
 
 
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         """,
     )
     sub.add_argument("tasks", nargs="+", metavar="TASK", help="one or more of `arturo list`")
-    sub.add_argument("--optimizers", nargs="+", metavar="NAME", default=list(OPTIMIZERS), help="default: all of `arturo list`")
+    sub.add_argument("--optimizers", nargs="+", metavar="NAME", default=list(PAPERS), help=f"default: {' '.join(PAPERS)}")
     sub.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 to N-1 (default: 3)")
     sub.add_argument("--epochs", type=int, metavar="E", help="default: the task's own; the schedule is stretched to fit")
     sub.add_argument(

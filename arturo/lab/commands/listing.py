@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -23,13 +24,28 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tasks = Table("task", "what it is", "epochs", "batch size", title="Tasks", title_justify="left")
+    Console().print(tasks(), optimizers(), data_found(arguments.data_dir), sep="\n\n")
+
+
+def tasks() -> Table:
+    result = Table(
+        "task", "what it is", "weights", "epochs", "batch", "lr", title="Tasks", title_justify="left", caption_justify="left"
+    )
     for name, task in TASKS.items():
-        tasks.add_row(name, task.title, str(task.epochs), str(task.batch_size))
-    optimizers = Table("optimizer", "label", "settings", title="Optimizers", title_justify="left")
+        with torch.device("meta"):  # shapes without memory
+            weights = sum(p.numel() for p in task.model().parameters())
+        schedule = getattr(task.schedule, "__name__", "")
+        result.add_row(name, task.title, f"{weights:,}", str(task.epochs), str(task.batch_size), schedule)
+    result.caption = "milestones: at 1/2 and 3/4 of the epochs lr is multiplied by 0.1, arTuRO's by sqrt(0.006)"
+    return result
+
+
+def optimizers() -> Table:
+    result = Table("optimizer", "label", "about", "values where none are tuned", title="Optimizers", title_justify="left")
     for name, entry in OPTIMIZERS.items():
-        optimizers.add_row(name, entry.label, entry.settings)
-    Console().print(tasks, optimizers, data_found(arguments.data_dir), sep="\n\n")
+        values = ", ".join(f"{key} {value}" for key, value in entry.values.items()) or "its defaults"
+        result.add_row(name, entry.label, entry.about, values)
+    return result
 
 
 def data_found(data_dir: Path | None) -> Table:

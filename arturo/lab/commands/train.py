@@ -12,9 +12,10 @@ from arturo.lab import data, report
 from arturo.lab.commands.arguments import add_command, add_data
 from arturo.lab.compare import Run
 from arturo.lab.config import RunConfig
+from arturo.lab.epoch import EpochMetrics
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.tasks import TASKS
-from arturo.lab.train import EpochMetrics, train
+from arturo.lab.train import train
 
 
 def add(commands: Any) -> None:

@@ -1,0 +1,293 @@
+"""A run is a folder, ``OUT/TASK/OPTIMIZER-seedS-HASH/``:
+
+    config.json        everything that decides the numbers
+    environment.json   versions, machine, revision
+    metrics.jsonl      a row per epoch (arturo.lab.epoch.EpochMetrics)
+    steps.jsonl        a row per step (arturo.lab.epoch.StepMetrics)
+    checkpoint.pt      to go on from; weights under "model"
+    result.json        when it is over: status, test_accuracy, test_loss, train_loss, epochs, seconds
+
+Rows are appended before the checkpoint that counts them. A process may die at any point: rows beyond the checkpoint are cut
+off when the run goes on, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arturo.lab import atomic
+from arturo.lab.config import RunConfig
+from arturo.lab.environment import environment
+from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row, from_row
+from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.lock import Locked, locked
+
+FORMAT = 1  # of checkpoint.pt
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says, read without touching it."""
+
+    folder: Path
+    config: RunConfig
+    metrics: tuple[EpochMetrics, ...]  # of the epochs so far
+    result: dict[str, Any] | None  # None: it is not over
+    environment: dict[str, Any]
+
+
+def load_run(folder: Path) -> RunRecord:
+    """Read a run, over or not, also while another process writes it."""
+    config = _read_config(folder)
+    rows, _ = _complete_rows(folder / "metrics.jsonl")
+    result = _read_json(folder / "result.json") if (folder / "result.json").exists() else None
+    described = _read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
+    return RunRecord(folder, config, _as_metrics(rows, folder / "metrics.jsonl"), result, described)
+
+
+class RunFolder:
+    """A run folder that this process writes to. Made by :func:`open_run`, which holds the lock."""
+
+    def __init__(self, path: Path, config: RunConfig, checkpoint_seconds: float | None = None) -> None:
+        self.path = path
+        self.config = config
+        self.result: dict[str, Any] | None = None
+        self.checkpoint_seconds = checkpoint_seconds  # None: after epochs only
+        self._steps: FileIO | None = None
+        self._metrics: FileIO | None = None
+        self._saved = time.monotonic()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to go on from."""
+        return (self.path / "checkpoint.pt").exists()
+
+    def begin(self) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
+        """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off."""
+        captured = self._read_checkpoint() if self.started else None
+        sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
+        if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
+            raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {_NOTHING_CHANGED}")
+        history = _as_metrics(self._rows_up_to("metrics", sizes["metrics"]), self.path / "metrics.jsonl")
+        self._rows_up_to("steps", sizes["steps"])
+        with self._writing("environment.json"):
+            atomic.write_json(self.path / "environment.json", self._environment())
+        with self._writing("metrics.jsonl"):
+            self._metrics = _append_from(self.path / "metrics.jsonl", sizes["metrics"])
+        with self._writing("steps.jsonl"):
+            self._steps = _append_from(self.path / "steps.jsonl", sizes["steps"])
+        self._saved = time.monotonic()
+        return list(history), captured
+
+    def write_step(self, metrics: StepMetrics) -> None:
+        with self._writing("steps.jsonl"):
+            _append(self._steps, as_row(metrics))
+
+    def write_epoch(self, metrics: EpochMetrics) -> None:
+        with self._writing("metrics.jsonl"):
+            _append(self._metrics, as_row(metrics))
+
+    def checkpoint_is_due(self) -> bool:
+        return self.checkpoint_seconds is not None and time.monotonic() - self._saved >= self.checkpoint_seconds
+
+    def save(self, captured: dict[str, Any]) -> None:
+        """Make ``captured`` and the rows so far what the run goes on from."""
+        assert self._metrics is not None and self._steps is not None
+        with self._writing("checkpoint.pt"):
+            for rows in (self._metrics, self._steps):
+                os.fsync(rows.fileno())
+            sizes = {"metrics": self._metrics.tell(), "steps": self._steps.tell()}
+            with atomic.replacing(self.path / "checkpoint.pt") as stream:
+                torch.save({"format": FORMAT, "config": self.config.key, "sizes": sizes, **captured}, stream)
+        self._saved = time.monotonic()
+
+    def finish(self, status: str, history: Sequence[EpochMetrics]) -> None:
+        """Write result.json: the last epoch's numbers."""
+        row = as_row(history[-1])
+        self.result = {
+            "status": status,
+            "test_accuracy": row["test_accuracy"],
+            "test_loss": row["test_loss"],
+            "train_loss": row["train_loss"],
+            "epochs": len(history),
+            "seconds": row["wall_seconds"],
+        }
+        with self._writing("result.json"):
+            atomic.write_json(self.path / "result.json", self.result)
+
+    def close(self) -> None:
+        for rows in (self._metrics, self._steps):
+            if rows is not None:
+                rows.close()
+
+    def _rows_up_to(self, name: str, size: int) -> list[Any]:
+        """The rows in the first ``size`` bytes. None may be missing or unreadable: a checkpoint counts on them."""
+        path = self.path / f"{name}.jsonl"
+        try:
+            raw = path.read_bytes()[:size] if size else b""
+        except FileNotFoundError:
+            raw = b""
+        if len(raw) < size:
+            raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {_NOTHING_CHANGED}")
+        return _parse_rows(raw, path)
+
+    def _read_checkpoint(self) -> dict[str, Any]:
+        path = self.path / "checkpoint.pt"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()  # torch.load does not look at the checksums
+            if damaged is not None:
+                raise ValueError(f"wrong checksum of {damaged}")
+            captured = torch.load(path, map_location="cpu", weights_only=True)
+            keys = captured["format"], captured["config"], captured["sizes"]
+        except Exception as error:  # whatever the bytes happen to mean
+            raise RunError(f"{path}: corrupt checkpoint ({error}); {_NOTHING_CHANGED}") from error
+        if keys[0] != FORMAT:
+            raise RunError(f"{path}: has format {keys[0]}, this version reads {FORMAT}; {_NOTHING_CHANGED}")
+        if keys[1] != self.config.key:
+            raise RunError(f"{path}: belongs to the config {keys[1]}, not to {self.config.key}; {_NOTHING_CHANGED}")
+        return captured  # type: ignore[no-any-return]
+
+    def _environment(self) -> dict[str, Any]:
+        """That of the first start; where a later one differs, what it differed in."""
+        now = environment(self.config.device)
+        path = self.path / "environment.json"
+        if not (self.started and path.exists()):
+            return now
+        first = _read_json(path)
+        changed = {key: value for key, value in now.items() if first.get(key) != value}
+        return {**first, "resumed_with": [*first.get("resumed_with", []), changed]} if changed else first
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """A full disk, a folder without permission: say it in a line."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            cause = _os_error(error)
+            if cause is None:
+                raise
+            raise RunError(
+                f"{self.path}: cannot write {name} ({cause.strerror}); what was saved before is whole, "
+                "and --resume goes on from it"
+            ) from error
+
+
+_NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
+
+
+@contextmanager
+def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = None) -> Iterator[RunFolder]:
+    """The folder of ``config`` under ``out``, made if need be, for this process alone inside the block.
+
+    Raises:
+        RunError: another process has it, it belongs to another config, its config cannot be read, or it cannot be written.
+    """
+    path = out / config.task / config.name
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path / ".lock"))
+            if (path / "config.json").exists():
+                _check_same(path, _read_config(path), config)
+            elif (path / "checkpoint.pt").exists() or (path / "metrics.jsonl").exists():
+                raise RunError(f"{path}: has no config.json; {_NOTHING_CHANGED}")
+            else:
+                atomic.write_json(path / "config.json", config.to_json())
+            run = RunFolder(path, config, checkpoint_seconds)
+            if (path / "result.json").exists():
+                run.result = _read_json(path / "result.json")
+        except Locked as error:
+            raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
+        except OSError as error:
+            raise RunError(f"{path}: cannot write there ({error.strerror or error}); choose another --out") from error
+        stack.callback(run.close)
+        yield run
+
+
+def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:
+    theirs, ours = found.to_json(), wanted.to_json()
+    differing = [f"{key} is {theirs[key]!r} there and {ours[key]!r} here" for key in ours if theirs[key] != ours[key]]
+    if differing:
+        raise RunError(f"{path}: a run of another config ({'; '.join(differing)}); {_NOTHING_CHANGED}")
+
+
+def _read_config(folder: Path) -> RunConfig:
+    path = folder / "config.json"
+    try:
+        return RunConfig.from_json(_read_json(path))
+    except (ConfigError, TypeError) as error:
+        raise RunError(f"{path}: not a config of this version: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RunError(f"{path}: not there: {path.parent} is not a run folder") from error
+    except ValueError as error:
+        raise RunError(f"{path}: corrupt ({error}); {_NOTHING_CHANGED}") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: corrupt (not an object); {_NOTHING_CHANGED}")
+    return value
+
+
+def _complete_rows(path: Path) -> tuple[list[Any], int]:
+    """Rows up to the last line end, and their bytes: a writer may be in the middle of the next one."""
+    raw = path.read_bytes() if path.exists() else b""
+    size = raw.rfind(b"\n") + 1
+    return _parse_rows(raw[:size], path), size
+
+
+def _parse_rows(raw: bytes, path: Path) -> list[Any]:
+    rows = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}: line {number} is corrupt ({error}); {_NOTHING_CHANGED}") from error
+    return rows
+
+
+def _as_metrics(rows: list[Any], path: Path) -> tuple[EpochMetrics, ...]:
+    try:
+        metrics = tuple(from_row(row) for row in rows)
+    except (TypeError, KeyError) as error:
+        raise RunError(f"{path}: not the rows of this version ({error}); {_NOTHING_CHANGED}") from error
+    if [m.epoch for m in metrics] != list(range(1, len(metrics) + 1)):
+        raise RunError(f"{path}: the epochs are {[m.epoch for m in metrics]}; {_NOTHING_CHANGED}")
+    return metrics
+
+
+def _append_from(path: Path, size: int) -> FileIO:
+    """An unbuffered stream at ``size``, beyond which the file is cut off."""
+    stream = FileIO(path, "r+" if path.exists() else "w+")
+    stream.truncate(size)
+    stream.seek(size)
+    return stream
+
+
+def _append(stream: FileIO | None, row: dict[str, Any]) -> None:
+    assert stream is not None, "begin() comes first"
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    while line:  # a nearly full disk takes a part
+        line = line[stream.write(line) :]
+
+
+def _os_error(error: BaseException) -> OSError | None:
+    """The operating system's word in a chain of exceptions: torch.save wraps it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
