@@ -13,10 +13,11 @@ COMMANDS = (train, compare, listing, fetch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done, 2: something the user can mend, said without a traceback, 130: interrupted."""
-    arguments = parser().parse_args(argv)
+    """Run one command. 0: done, 2: something the user can mend, said without a traceback, 130: interrupted by Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
-        arguments.run(arguments)
+        return arguments.run(arguments) or 0
     except LabError as error:
         print(f"arturo: {error}", file=sys.stderr)
         return 2
@@ -27,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("arturo: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -151,8 +152,10 @@ class RunFolder:
                 raise ValueError(f"wrong checksum of {damaged}")
             captured = torch.load(path, map_location="cpu", weights_only=True)
             keys = captured["format"], captured["config"], captured["sizes"]
+        except pickle.UnpicklingError as error:  # torch's message advises to load it all the same
+            raise RunError(f"{path}: corrupt checkpoint (not only tensors and plain data); {_NOTHING_CHANGED}") from error
         except Exception as error:  # whatever the bytes happen to mean
-            raise RunError(f"{path}: corrupt checkpoint ({error}); {_NOTHING_CHANGED}") from error
+            raise RunError(f"{path}: corrupt checkpoint ({type(error).__name__}: {error}); {_NOTHING_CHANGED}") from error
         if keys[0] != FORMAT:
             raise RunError(f"{path}: has format {keys[0]}, this version reads {FORMAT}; {_NOTHING_CHANGED}")
         if keys[1] != self.config.key:

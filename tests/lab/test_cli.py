@@ -32,13 +32,6 @@ def test_compare_writes_table_figure_and_numbers(tmp_path: Path, capsys: pytest.
     assert f"{100 * mean:.2f} ±" in out and str(folder / "figure.png") in out
 
 
-def test_train_prints_epochs_and_writes_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["train", "digits-mlp", "--seed", "4", "--epochs", "2", "--out", str(tmp_path)]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "digits-mlp/arturo-seed4/metrics.jsonl").read_text().splitlines()]
-    assert [(row["optimizer"], row["seed"], row["epoch"]) for row in rows] == [("arturo", 4, 1), ("arturo", 4, 2)]
-    assert f"{rows[1]['test_accuracy']:.2%}" in capsys.readouterr().out
-
-
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out

@@ -19,7 +19,7 @@ def add_command(commands: Any, name: str, help_text: str, examples: str) -> argp
     return result
 
 
-def add_data(sub: argparse.ArgumentParser) -> None:
+def add_data(sub: argparse._ActionsContainer) -> None:
     """Where data comes from."""
     sub.add_argument("--data-dir", type=Path, metavar="DIR", help="folder searched for data first (default: $ARTURO_DATA)")
     sub.add_argument("--mirror", metavar="URL", help="download from URL/FILE instead of the official place")
