@@ -1,7 +1,7 @@
 """Other people's dashboards. metrics.jsonl is the record; these are copies of it for those who like to watch elsewhere.
 
 All write into the run's own folder and need no network: TensorBoard to ``tensorboard/``, Weights & Biases (offline, to be
-synced by ``wandb sync``) to ``wandb/``, MLflow to ``mlflow/``.
+synced by ``wandb sync``) to ``wandb/``, MLflow to ``mlflow.db``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -91,14 +92,20 @@ class WeightsAndBiases:
 
 
 class Mlflow:
-    """``mlflow ui --backend-store-uri RUN/mlflow``. Epochs only: its store writes a file per metric."""
+    """``mlflow ui --backend-store-uri sqlite:///RUN/mlflow.db``. Epochs only: a transaction each."""
 
     def __init__(self, run: RunFolder) -> None:
         mlflow = _import("mlflow")
-        logging.getLogger("mlflow").setLevel(logging.ERROR)
-        self.client = mlflow.MlflowClient(tracking_uri=(run.path / "mlflow").absolute().as_uri())
+        _import("alembic")  # what MLflow keeps its databases with
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        folder = run.path.absolute()
+        self.client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
         found = self.client.get_experiment_by_name(run.config.task)
-        experiment = self.client.create_experiment(run.config.task) if found is None else found.experiment_id
+        if found is None:
+            experiment = self.client.create_experiment(run.config.task, artifact_location=(folder / "mlflow").as_uri())
+        else:
+            experiment = found.experiment_id
         earlier = self.client.search_runs([experiment])
         if earlier:
             self.id = earlier[0].info.run_id
@@ -113,9 +120,10 @@ class Mlflow:
         pass
 
     def on_epoch(self, metrics: EpochMetrics) -> None:
-        for name, value in as_row(metrics).items():
-            if value is not None and name != "epoch":
-                self.client.log_metric(self.id, name, value, step=metrics.epoch)
+        now = int(1000 * time.time())
+        rows = {name: value for name, value in as_row(metrics).items() if value is not None and name != "epoch"}
+        metric = _import("mlflow.entities").Metric
+        self.client.log_batch(self.id, metrics=[metric(name, value, now, metrics.epoch) for name, value in rows.items()])
 
     def close(self, status: str) -> None:
         ended = {"finished": "FINISHED", "diverged": "FAILED"}.get(status, "KILLED")

@@ -1,0 +1,73 @@
+"""The loggers, with the real packages: what a training tells them can be read back, also after an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arturo.lab import data
+from arturo.lab.config import RunConfig
+from arturo.lab.loggers import LOGGERS
+from arturo.lab.run import RunRecord, load_run, open_run
+from arturo.lab.train import train
+
+DIGITS = data.load("digits")
+CONFIG = RunConfig.for_task("digits-mlp", "arturo", epochs=3, subset=64)
+
+
+def logged(name: str, out: Path) -> RunRecord:
+    """Two processes' worth: stopped in the second epoch, then to the end."""
+    asked = iter([False] * 3 + [True] + [False] * 9)
+    for _ in range(2):
+        with open_run(out, CONFIG) as folder:
+            logger = LOGGERS[name](folder)
+            try:
+                train(CONFIG, DIGITS, logger.on_epoch, logger.on_step, run=folder, stop=lambda: next(asked))
+                assert folder.result is not None
+                logger.close(folder.result["status"])
+            except KeyboardInterrupt:
+                logger.close("interrupted")
+    return load_run(folder.path)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = logged("tensorboard", tmp_path)
+    events = EventAccumulator(str(record.folder / "tensorboard"))
+    events.Reload()
+    accuracies = events.Scalars("epoch/test_accuracy")
+    assert [event.step for event in accuracies] == [1, 2, 3]
+    assert [event.value for event in accuracies] == pytest.approx([m.test_accuracy for m in record.metrics])
+    assert [event.step for event in events.Scalars("step/loss")] == [1, 2, 3, 4, 5, 6]
+    assert all(event.value > 0 for event in events.Scalars("step/eta"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # theirs
+def test_mlflow(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")
+    record = logged("mlflow", tmp_path)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{record.folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("digits-mlp")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
+    assert run.data.params["optimizer"] == "arturo" and run.data.params["drift"] == "0.03"
+    history = client.get_metric_history(run.info.run_id, "test_accuracy")
+    assert [(metric.step, metric.value) for metric in history] == [(m.epoch, m.test_accuracy) for m in record.metrics]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # theirs
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # nothing in the home of whoever runs this
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    record = logged("wandb", tmp_path)
+    files = sorted(record.folder.glob(f"wandb/offline-run-*/run-{CONFIG.key}.wandb"))
+    assert len(files) == 2  # one per process, under one id
+    first, second = (path.read_bytes() for path in files)
+    assert b"step/loss" in first and b"epoch/test_accuracy" in first and b"interrupted" in first
+    assert f"{record.metrics[-1].test_accuracy:.6}".encode() in second and b"finished" in second
