@@ -31,13 +31,20 @@ class Pixels:
     crop: Literal["zero", "reflect"] | None = None
     flip: bool = False
 
-    def for_training(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """A batch (N, C, H, W) of uint8 as floats, with the random part."""
-        if self.crop is not None:
-            offsets = torch.randint(2 * PADDING + 1, (2, len(images)), generator=generator).to(images.device)
-            images = crop(padded(images, self.crop), *offsets)
+    def prepared(self, images: Tensor) -> Tensor:
+        """What :meth:`for_training` takes its batches from: all images (N, C, H, W) of uint8, padded once for all crops."""
+        return images if self.crop is None else padded(images, self.crop)
+
+    def for_training(self, prepared: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """The images of the indices ``batch`` as floats, with the random part."""
+        device = prepared.device
+        if self.crop is None:
+            images = prepared[batch]
+        else:
+            offsets = torch.randint(2 * PADDING + 1, (2, len(batch)), generator=generator).to(device)
+            images = windows(prepared)[batch, :, offsets[0], offsets[1]]
         if self.flip:
-            mirrored = torch.rand(len(images), generator=generator).to(images.device) < 0.5
+            mirrored = torch.rand(len(batch), generator=generator).to(device) < 0.5
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
         return self.for_testing(images)
 
@@ -61,21 +68,17 @@ def padded(images: Tensor, mode: Literal["zero", "reflect"]) -> Tensor:
     """``PADDING`` more pixels on every side. The reflection leaves out the edge itself: dcb|abcd|cba."""
     if mode == "zero":
         return pad(images, [PADDING] * 4)
-    height, width = (reflected(size, images.device) for size in images.shape[2:])
-    return images[:, :, height[:, None], width]
+    for axis in (2, 3):  # pad() reflects too, but not uint8 in every version of torch
+        before = images.narrow(axis, 1, PADDING).flip(axis)
+        after = images.narrow(axis, images.shape[axis] - 1 - PADDING, PADDING).flip(axis)
+        images = torch.cat([before, images, after], axis)
+    return images
 
 
-def reflected(size: int, device: torch.device) -> Tensor:
-    """Where each of ``size + 2 PADDING`` places gets its pixel from."""
-    last = size - 1
-    return last - (last - torch.arange(-PADDING, size + PADDING, device=device).abs()).abs()
-
-
-def crop(images: Tensor, top: Tensor, left: Tensor) -> Tensor:
-    """From every padded image the window at its own offsets, of the size before padding."""
+def windows(images: Tensor) -> Tensor:
+    """Every crop of every padded image, (N, C, top, left, H, W): a view, nothing is copied."""
     height, width = (size - 2 * PADDING for size in images.shape[2:])
-    windows = images.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, offset, offset, height, width), nothing copied yet
-    return windows[torch.arange(len(images), device=images.device), :, top, left]
+    return images.unfold(2, height, 1).unfold(3, width, 1)
 
 
 PLAIN = Pixels()

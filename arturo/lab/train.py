@@ -56,7 +56,7 @@ def train(
     """
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
     data = data.subset(config.subset).to(device)
-    images = len(data.train_labels)
+    train_images, images = task.pixels.prepared(data.train_images), len(data.train_labels)
     steps = math.ceil(images / config.batch_size)  # of an epoch
     schedule = entry.schedule or task.schedule
     history: list[EpochMetrics] = []
@@ -86,8 +86,9 @@ def train(
             for batch in epoch.batches(config.batch_size):
                 with epoch.timed("step", device):
                     with epoch.timed("data", device):
-                        inputs = task.pixels.for_training(data.train_images[batch.to(device)], shuffle)
-                        labels = data.train_labels[batch.to(device)]
+                        batch = batch.to(device)
+                        inputs = task.pixels.for_training(train_images, batch, shuffle)
+                        labels = data.train_labels[batch]
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
                         with epoch.timed("forward", device), precision(config.amp, device):

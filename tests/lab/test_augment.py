@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from arturo.lab.augment import CIFAR10, CIFAR100, PLAIN, Pixels, crop, padded
+from arturo.lab.augment import CIFAR10, CIFAR100, PLAIN, Pixels, padded, windows
 
 
 def noise(n: int, channels: int = 3, side: int = 32) -> Tensor:
@@ -23,21 +23,36 @@ def test_padding_is_numpys(mode: str) -> None:
     np.testing.assert_array_equal(padded(images, mode).numpy(), expected)
 
 
-def test_crop_takes_every_image_at_its_own_offset() -> None:
-    images = padded(noise(5), "zero")
-    top, left = torch.tensor([0, 8, 4, 3, 1]), torch.tensor([8, 0, 4, 7, 2])
-    for image, y, x, cropped in zip(images, top, left, crop(images, top, left), strict=True):
-        assert torch.equal(cropped, image[:, y : y + 32, x : x + 32])
+def test_windows_are_all_crops() -> None:
+    images = padded(noise(2), "zero")
+    crops = windows(images)
+    assert crops.shape == (2, 3, 9, 9, 32, 32)
+    for top, left in ((0, 8), (8, 0), (4, 4), (3, 7)):
+        assert torch.equal(crops[:, :, top, left], images[:, :, top : top + 32, left : left + 32])
+
+
+def seen(pixels: Pixels, images: Tensor, generator: torch.Generator) -> Tensor:
+    """One batch of all images."""
+    return pixels.for_training(pixels.prepared(images), torch.arange(len(images)), generator)
+
+
+@pytest.mark.parametrize("pixels", [CIFAR10, CIFAR100, PLAIN])
+def test_batch_is_by_index(pixels: Pixels) -> None:
+    """Images of one colour stay what they are under reflected crops and mirrors, and in the middle under all of them."""
+    images = torch.arange(200, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 32, 32)
+    batch = torch.tensor([7, 150, 7, 0])
+    drawn = pixels.for_training(pixels.prepared(images), batch, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn[:, :, 16, 16], pixels.for_testing(images[batch])[:, :, 16, 16])
 
 
 @pytest.mark.parametrize("pixels", [CIFAR10, CIFAR100])
 def test_training_images_are_crops_and_mirrors_of_the_padded_ones(pixels: Pixels) -> None:
     """Every image that comes out is one of the 2 * 81 that can; all offsets and both sides occur, and about as often."""
     image = noise(1)
-    batch = pixels.for_training(image.expand(4000, -1, -1, -1), torch.Generator().manual_seed(0))
+    batch = pixels.for_training(pixels.prepared(image), torch.zeros(4000, dtype=torch.long), torch.Generator().manual_seed(0))
     assert pixels.crop is not None
-    windows = padded(image, pixels.crop).unfold(2, 32, 1).unfold(3, 32, 1)[0].permute(1, 2, 0, 3, 4).reshape(81, 3, 32, 32)
-    possible = pixels.for_testing(torch.cat([windows, windows.flip(3)]))
+    crops = windows(padded(image, pixels.crop))[0].permute(1, 2, 0, 3, 4).reshape(81, 3, 32, 32)
+    possible = pixels.for_testing(torch.cat([crops, crops.flip(3)]))
     known = {candidate.numpy().tobytes(): i for i, candidate in enumerate(possible)}
     drawn = torch.bincount(torch.tensor([known[x.numpy().tobytes()] for x in batch]), minlength=162)
     assert drawn.min() > 0
@@ -52,22 +67,22 @@ def test_training_images_are_crops_and_mirrors_of_the_padded_ones(pixels: Pixels
 def test_normalisation(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     images = noise(2)
     expected = (images.double() / 255 - torch.tensor(mean).double()[:, None, None]) / torch.tensor(std).double()[:, None, None]
-    seen = pixels.for_testing(images)
-    assert seen.dtype == torch.float32
-    torch.testing.assert_close(seen.double(), expected, rtol=1e-5, atol=1e-6)
+    floats = pixels.for_testing(images)
+    assert floats.dtype == torch.float32
+    torch.testing.assert_close(floats.double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_plain_is_a_division_and_leaves_the_images_alone() -> None:
     images = noise(2, channels=1, side=28)
     before = images.clone()
-    assert torch.equal(PLAIN.for_training(images, torch.Generator()), images / 255)
+    assert torch.equal(seen(PLAIN, images, torch.Generator()), images / 255)
     assert torch.equal(images, before)
 
 
 def test_the_generator_decides() -> None:
     images = noise(16)
-    first, again, other = (CIFAR10.for_training(images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, again, other = (seen(CIFAR10, images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     state = torch.get_rng_state()
-    CIFAR10.for_training(images, torch.Generator().manual_seed(3))
+    seen(CIFAR10, images, torch.Generator().manual_seed(3))
     assert torch.equal(torch.get_rng_state(), state)  # dropout's numbers are not touched
