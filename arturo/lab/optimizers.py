@@ -93,20 +93,30 @@ ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone;
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(
     "optimizer",
     {
-        "sgd": OptimizerEntry("SGD", "tuned in the paper", lambda: SGD, {"lr": 0.1, "momentum": 0.9}, tuned.SGD),
-        "adam": OptimizerEntry("Adam", "tuned in the paper", lambda: Adam, {"lr": 1e-3}, tuned.ADAM),
-        "adamw": OptimizerEntry("AdamW", "tuned in the paper", lambda: AdamW, {"lr": 1e-3, "weight_decay": 1e-2}, tuned.ADAMW),
+        "sgd": OptimizerEntry(
+            "SGD", "lr 0.1, momentum 0.9; tuned in the paper", lambda: SGD, {"lr": 0.1, "momentum": 0.9}, tuned.SGD
+        ),
+        "adam": OptimizerEntry("Adam", "lr 1e-3; tuned in the paper", lambda: Adam, {"lr": 1e-3}, tuned.ADAM),
+        "adamw": OptimizerEntry(
+            "AdamW",
+            "lr 1e-3, weight decay 1e-2; tuned in the paper",
+            lambda: AdamW,
+            {"lr": 1e-3, "weight_decay": 1e-2},
+            tuned.ADAMW,
+        ),
         "arturo": OptimizerEntry(
-            "arTuRO", "exact; tuned in the paper", lambda: Arturo, {}, tuned.ARTURO, milestone_factor=ROOT
+            "arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, tuned.ARTURO, milestone_factor=ROOT
         ),
         "arturo-paper": OptimizerEntry(
             "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, tuned.ARTURO, milestone_factor=ROOT
         ),
-        "arturo-default": OptimizerEntry("arTuRO (default)", "exact; untouched", lambda: Arturo, {}, milestone_factor=ROOT),
+        "arturo-default": OptimizerEntry(
+            "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT
+        ),
         # Peers, with the values their authors recommend to start from. Nobody tuned them on these tasks.
         "ivon": OptimizerEntry(
             "IVON",
-            "package ivon-opt",
+            "lr 0.1; package ivon-opt",
             peer("ivon", "IVON"),
             {"lr": 0.1},
             from_images=lambda images: {"ess": images},
@@ -116,7 +126,7 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "adahessian": OptimizerEntry(
             "AdaHessian",
-            "package pytorch-optimizer",
+            "lr 0.15; package pytorch-optimizer",
             peer("pytorch_optimizer", "AdaHessian"),
             {"lr": 0.15},
             around_gradient=lambda optimizer: _expected_cycle(),
@@ -125,14 +135,14 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "schedulefree-adamw": OptimizerEntry(
             "schedule-free AdamW",
-            "package schedulefree",
+            "lr 0.0025, no schedule; package schedulefree",
             peer("schedulefree", "AdamWScheduleFree"),
             {"lr": 0.0025},
             schedule=constant,
             mode=_switch,
             tests_other_weights=True,
         ),
-        "soap": OptimizerEntry("SOAP", "package pytorch-optimizer", peer("pytorch_optimizer", "SOAP"), {"lr": 3e-3}),
+        "soap": OptimizerEntry("SOAP", "lr 3e-3; package pytorch-optimizer", peer("pytorch_optimizer", "SOAP"), {"lr": 3e-3}),
     },
 )
 

@@ -13,6 +13,8 @@ import pytest
 from arturo.lab import cli
 from arturo.lab.datasets import DATA
 from arturo.lab.download import RemoteFile, sha256
+from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.tasks import TASKS
 
 
 def test_compare_writes_table_figure_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,10 +34,13 @@ def test_compare_writes_table_figure_and_numbers(tmp_path: Path, capsys: pytest.
     assert f"{100 * mean:.2f} ±" in out and str(folder / "figure.png") in out
 
 
-def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ("digits-mlp", "digits-cnn", "fmnist-cnn", "sgd", "adam", "adamw", "arturo"))
+    first_words = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert all(name in first_words for name in (*TASKS, *OPTIMIZERS, *DATA))
+    assert "21,289,802" in out
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_corrupt_data_is_no_traceback(nowhere: Path, fashion_mnist, capsys: pyte
 def test_list_shows_the_data_found(nowhere: Path, fashion_mnist, capsys: pytest.CaptureFixture[str]) -> None:
     fashion_mnist.write(nowhere)
     assert cli.main(["list", "--data-dir", str(nowhere)]) == 0
-    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("│")}
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert str(nowhere)[:20] in lines["fashion-mnist"]
     assert "not found: arturo fetch cifar100" in lines["cifar100"]
 

@@ -26,7 +26,7 @@ from arturo.lab.errors import RunError
 from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
 from arturo.lab.run import load_run, open_run
 from arturo.lab.tasks import TASKS
-from arturo.lab.train import train
+from arturo.lab.train import evaluate, train
 
 DIGITS = data.load("digits")
 
@@ -126,10 +126,10 @@ def test_files_and_keys(tmp_path: Path) -> None:
     assert set(plain[0]) == {"step", "epoch", "loss", "lr"}
 
 
-def test_weights_in_the_checkpoint_give_the_result(tmp_path: Path) -> None:
-    from arturo.lab.train import evaluate
-
-    folder = go(tmp_path, config())
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree-adamw", "ivon"])
+def test_weights_in_the_checkpoint_give_the_result(optimizer: str, tmp_path: Path) -> None:
+    """Not those between two steps, where an optimizer trains other weights than it tests."""
+    folder = go(tmp_path, config(optimizer))
     model = TASKS["noisy"].model()
     model.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
     result = load_run(folder).result
@@ -392,6 +392,7 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("config.json", b"{}", "lacks task, optimizer"),
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
+        ("result.json", b"{", "corrupt"),
     ],
 )
 def test_corrupt_files(interrupted: Path, name: str, content: bytes | None, message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
 import pytest
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from arturo.lab import data, models
-from arturo.lab.augment import Pixels
+from arturo.lab.augment import PLAIN, Pixels
 from arturo.lab.config import RunConfig
-from arturo.lab.epoch import EpochMetrics
+from arturo.lab.epoch import EpochMetrics, StepMetrics
+from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
 from arturo.lab.tasks import TASKS
-from arturo.lab.train import evaluate, train
+from arturo.lab.train import evaluate, refresh_norms, train
 
 DIGITS = data.load("digits")
 
@@ -111,3 +113,71 @@ def test_leaves_random_state_and_threads_alone() -> None:
     run("sgd")
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+def test_norms_see_the_weights_under_test() -> None:
+    """Running statistics from other weights are replaced by those of the training images under these."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3))
+    norm = model[2]
+    norm.running_mean.fill_(1e3)
+    images = DIGITS.train_images[:640]
+    refresh_norms(model, PLAIN, images.split(16) * 5)
+    expected = model[1](images.flatten(1) / 255)
+    torch.testing.assert_close(norm.running_mean, expected.mean(0), rtol=0.2, atol=0.1)
+
+    plain, state = models.fashion_mnist_cnn().train(), torch.get_rng_state()
+    refresh_norms(plain, PLAIN, (torch.zeros(1, 1, 28, 28, dtype=torch.uint8),))
+    assert torch.equal(torch.get_rng_state(), state)  # no batch norm: not even dropout is drawn
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_optimizer_is_told_the_mode_and_wrapped_around_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Told(SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            said.append("step")
+
+    @contextmanager
+    def around(optimizer: Optimizer) -> Iterator[None]:
+        said.append("before")
+        yield
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        said.append("graph" if all(g.requires_grad for g in gradients) else "no graph")
+
+    entry = OptimizerEntry(
+        "told",
+        "",
+        lambda: Told,
+        {"lr": 0.1},
+        around_gradient=around,
+        mode=lambda optimizer, training: said.append("train" if training else "test"),
+    )
+    monkeypatch.setitem(OPTIMIZERS, "told", entry)
+    run("told", subset=64, batch_size=32)
+    assert said == ["train", "before", "no graph", "step", "before", "no graph", "step", "test"]
+    said.clear()
+    monkeypatch.setitem(OPTIMIZERS, "told", replace(entry, create_graph=True))
+    run("told", subset=32)
+    assert said == ["train", "before", "graph", "step", "test"]
+
+
+def test_steps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[StepMetrics] = []
+    config = RunConfig.for_task("digits-mlp", "arturo", epochs=2, subset=70, batch_size=32)
+    first, second = train(config, DIGITS, on_step=steps.append)
+    assert [(s.step, s.epoch) for s in steps] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]
+    sizes = (32, 32, 6)
+    assert first.train_loss == pytest.approx(sum(n * s.loss for n, s in zip(sizes, steps[:3], strict=True)) / 70)
+    assert second.eta == pytest.approx(sum(s.eta or 0.0 for s in steps[3:]) / 3)
+    assert second.evaluations == pytest.approx(sum(s.evaluations or 0 for s in steps[3:]) / 3)
+
+
+def test_threads_and_devices() -> None:
+    counts: list[int] = []
+    config = RunConfig.for_task("digits-mlp", "sgd", epochs=1, subset=32, threads=2)
+    train(config, DIGITS, on_step=lambda step: counts.append(torch.get_num_threads()))
+    assert counts == [2]
+    with pytest.raises(ConfigError, match=r"^device: cuda:99 is not available here"):
+        train(replace(config, device="cuda:99"), DIGITS)

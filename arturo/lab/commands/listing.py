@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -24,33 +25,43 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    Console().print(tasks(), optimizers(), data_found(arguments.data_dir), sep="\n\n")
+    Console().print(tasks(), optimizers(), data_found(arguments.data_dir), sep="\n")
+
+
+def table(title: str, *columns: str) -> Table:
+    """Plain, so that it fits 80 columns; the names in the first column are for copying and never cut."""
+    result = Table(
+        title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for i, column in enumerate(columns):
+        result.add_column(
+            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "images") else "left"
+        )
+    return result
 
 
 def tasks() -> Table:
-    result = Table(
-        "task", "what it is", "weights", "epochs", "batch", "lr", title="Tasks", title_justify="left", caption_justify="left"
-    )
+    result = table("Tasks", "task", "what it is", "weights", "epochs", "batch", "lr")
     for name, task in TASKS.items():
         with torch.device("meta"):  # shapes without memory
             weights = sum(p.numel() for p in task.model().parameters())
         schedule = getattr(task.schedule, "__name__", "")
         result.add_row(name, task.title, f"{weights:,}", str(task.epochs), str(task.batch_size), schedule)
-    result.caption = "milestones: at 1/2 and 3/4 of the epochs lr is multiplied by 0.1, arTuRO's by sqrt(0.006)"
+    result.caption = "milestones: at 1/2 and 3/4 of the epochs lr times 0.1, arTuRO's times sqrt(0.006)\n"
     return result
 
 
 def optimizers() -> Table:
-    result = Table("optimizer", "label", "about", "values where none are tuned", title="Optimizers", title_justify="left")
+    result = table("Optimizers", "optimizer", "label", "what it is")
     for name, entry in OPTIMIZERS.items():
-        values = ", ".join(f"{key} {value}" for key, value in entry.values.items()) or "its defaults"
-        result.add_row(name, entry.label, entry.about, values)
+        result.add_row(name, entry.label, entry.about)
+    result.caption = "The values given are for tasks on which nothing was tuned. --set changes any of them.\n"
     return result
 
 
 def data_found(data_dir: Path | None) -> Table:
     """Where each data set is, or the command that gets it."""
-    result = Table("data", "images", "where", title="Data", title_justify="left")
+    result = table("Data", "data", "images", "where")
     for name, entry in DATA.items():
         place, _ = data.find(name, data_dir)
         where = "comes with scikit-learn" if not entry.places else str(place) if place else f"not found: arturo fetch {name}"

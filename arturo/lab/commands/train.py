@@ -132,7 +132,7 @@ def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: l
     with ExitStack() as stack:
         display = stack.enter_context(TrainingDisplay(config, steps, console, done))
         watching: list[TrainingDisplay | Logger] = [display]
-        for name in log:
+        for name in dict.fromkeys(log):
             logger = LOGGERS[name](folder)
             stack.callback(lambda logger=logger: logger.close(status))  # type: ignore[misc]
             watching.append(logger)
