@@ -120,10 +120,18 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def identity(self) -> dict[str, Any]:
+        """What tells two configs apart: :meth:`to_json` without the arguments of the optimizer that are None or False.
+
+        Those are as good as not given. A package that gains an option does not make every stored run another one.
+        """
+        settings = {name: value for name, value in self.settings.items() if value is not None and value is not False}
+        return {**self.to_json(), "settings": settings}
+
     @property
     def key(self) -> str:
         """Eight hexadecimal digits that differ between configs, the same on every machine."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def name(self) -> str:

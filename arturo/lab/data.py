@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arturo.lab.datasets import DATA
+from arturo.lab.datasets import DATA, DataSet
 from arturo.lab.download import RemoteFile, download
 from arturo.lab.errors import ConfigError, DataNotFound
 
@@ -119,19 +119,23 @@ def fetch(
     mirror: str | None = None,
     on_progress: Callable[[RemoteFile, int], None] = lambda file, done: None,
 ) -> Path:
-    """Download a data set unless it is found, and return its place.
+    """Download a data set and return its place, unless it is there already.
 
-    It goes to ``data_dir``, else to ``$ARTURO_DATA``, else to :func:`cache_dir`. ``on_progress`` gets the file and the
-    number of its bytes that are there.
+    There is ``data_dir``; without one it may be anywhere that :func:`find` looks, and goes to ``$ARTURO_DATA``, else to
+    :func:`cache_dir`. ``on_progress`` gets the file and the number of its bytes that have come.
     """
-    place, _ = find(name, data_dir)
+    entry = DATA[name]
+    place = find(name)[0] if data_dir is None or not entry.places else _inside(Path(data_dir), entry)
     if place is not None:
         return place
-    entry = DATA[name]
-    folder = roots(data_dir)[0] / entry.fetched_to
+    root = roots(data_dir)[0]
     for file in entry.files:
-        download(file, folder, mirror, lambda done, file=file: on_progress(file, done))  # type: ignore[misc]
-    place, searched = find(name, data_dir)
+        download(file, root / entry.fetched_to, mirror, lambda done, file=file: on_progress(file, done))  # type: ignore[misc]
+    place = _inside(root, entry)
     if place is None:
-        raise DataNotFound(f"{entry.title} was downloaded to {folder} and is not found there: {'; '.join(searched)}")
+        raise DataNotFound(f"{entry.title} was downloaded to {root} and is not found there")
     return place
+
+
+def _inside(root: Path, entry: DataSet) -> Path | None:
+    return next((root / place for place in entry.places if entry.lacks(root / place) is None), None)

@@ -114,8 +114,9 @@ def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:
         except _Passing as error:
             failures = 0 if _size(part) > before else failures + 1
             if failures == ATTEMPTS:
-                done = f"{_size(part):,} of {file.size:,} bytes are there, the same command goes on from them"
-                raise DownloadError(f"{url}: {error}; {done}") from error
+                done = f"{_size(part):,} of {file.size:,} bytes are there"
+                hint = "the same command goes on from them" if _size(part) else "--mirror URL takes it from elsewhere"
+                raise DownloadError(f"{url}: {error}; {done}, {hint}") from error
             time.sleep(PAUSE)
     return _size(part) == file.size and sha256(part) == file.sha256
 

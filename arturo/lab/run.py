@@ -220,10 +220,13 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
 
 
 def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:
-    theirs, ours = found.to_json(), wanted.to_json()
-    differing = [f"{key} is {theirs[key]!r} there and {ours[key]!r} here" for key in ours if theirs[key] != ours[key]]
-    if differing:
-        raise RunError(f"{path}: a run of another config ({'; '.join(differing)}); {_NOTHING_CHANGED}")
+    theirs, ours = found.identity(), wanted.identity()
+    theirs.update(theirs.pop("settings"))
+    ours.update(ours.pop("settings"))
+    keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    if keys:
+        differing = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in keys)
+        raise RunError(f"{path}: a run of another config ({differing}); {_NOTHING_CHANGED}")
 
 
 def _read_config(folder: Path) -> RunConfig:

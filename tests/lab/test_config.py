@@ -77,3 +77,9 @@ def test_key_is_fixed_and_sees_every_field() -> None:
     assert {key for change in changes for key in change} == set(fixed.to_json())
     keys = {fixed.key} | {replace(fixed, **change).key for change in changes}  # type: ignore[arg-type]
     assert len(keys) == len(changes) + 1
+
+
+def test_an_option_that_is_off_changes_no_key() -> None:
+    more = replace(CONFIG, settings={**CONFIG.settings, "brand_new": None, "also_new": False})
+    assert more.key == CONFIG.key and more != CONFIG
+    assert replace(CONFIG, settings={**CONFIG.settings, "brand_new": 0}).key != CONFIG.key

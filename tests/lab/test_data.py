@@ -261,3 +261,27 @@ def test_digits_split_is_deterministic_and_disjoint() -> None:
     together = torch.cat([first.train_images, first.test_images]).flatten(1)
     rows = {row.numpy().tobytes() for row in together}
     assert len(rows) == 1797  # all images of the data set differ, so none is on both sides and none is lost
+
+
+# The real ones, where they are
+
+
+REAL = {  # mean and standard deviation of the training pixels, by channel, in [0, 1]
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_data(name: str) -> None:
+    if data.find(name)[0] is None:
+        pytest.skip(f"{name} is not here")
+    loaded = data.load(name)
+    assert len(loaded.train_labels) == DATA[name].train_images and len(loaded.test_labels) == 10_000
+    for labels in (loaded.train_labels, loaded.test_labels):
+        counts = torch.bincount(labels)
+        assert len(counts) == DATA[name].num_classes and counts.unique().numel() == 1  # balanced
+    for channel, (mean, std) in enumerate(zip(*REAL[name], strict=True)):
+        pixels = loaded.train_images[:, channel].float() / 255
+        assert pixels.mean().item() == pytest.approx(mean, abs=2e-4) and pixels.std().item() == pytest.approx(std, abs=2e-4)

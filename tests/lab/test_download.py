@@ -170,7 +170,9 @@ def test_busy_server_is_asked_again_and_missing_file_is_not(server: Server, tmp_
 def test_no_server(server: Server, tmp_path: Path) -> None:
     with Server() as gone:
         url = gone.url
-    with pytest.raises(DownloadError, match=r"no connection .*; 0 of 1,000,000 bytes"):
+    with pytest.raises(
+        DownloadError, match=r"no connection .*; 0 of 1,000,000 bytes are there, --mirror URL takes it from elsewhere"
+    ):
         download.download(server.file(), tmp_path, url)
 
 
@@ -219,6 +221,16 @@ def test_fetch_fashion_mnist_to_a_folder(server: Server, nowhere: Path, monkeypa
     assert place == nowhere / "mine" / "fashion-mnist"
     assert seen == {name: len(content) for name, content in server.files.items() if name != "file.bin"}
     assert len(data.load("fashion-mnist", nowhere / "mine").train_labels) == 7
+
+
+def test_fetch_to_a_folder_though_it_is_elsewhere(
+    server: Server, nowhere: Path, monkeypatch: pytest.MonkeyPatch, fashion_mnist
+) -> None:
+    fashion_mnist.write(nowhere / "debian", gz=True)
+    publish(server, monkeypatch, "fashion-mnist", {path.name: path.read_bytes() for path in (nowhere / "debian").iterdir()})
+    assert data.fetch("fashion-mnist", mirror=server.url) == nowhere / "debian" and server.asked == []
+    assert data.fetch("fashion-mnist", nowhere / "mine", server.url) == nowhere / "mine" / "fashion-mnist"
+    assert len(server.asked) == 4
 
 
 def test_official_files_are_pinned() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from arturo.lab import data
-from arturo.lab.commands.arguments import add_command, add_data
+from arturo.lab.commands.arguments import add_command
 from arturo.lab.datasets import DATA
 from arturo.lab.download import RemoteFile
 
@@ -28,7 +28,8 @@ def add(commands: Any) -> None:
     )
     names = [name for name, entry in DATA.items() if entry.files]
     sub.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of {', '.join(names)}")
-    add_data(sub)
+    sub.add_argument("--data-dir", type=Path, metavar="DIR", help="where to (default: $ARTURO_DATA, else your cache folder)")
+    sub.add_argument("--mirror", metavar="URL", help="download from URL/FILE instead of the official place")
     sub.set_defaults(run=run)
 
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console) -> None:
-    """Download a data set unless it is found, with a progress bar per file, and say where it is."""
+    """Download a data set unless it is there, with a progress bar per file, and say where it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bars: dict[RemoteFile, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

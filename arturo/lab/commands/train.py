@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {arguments.checkpoint_seconds}")
     loggers.check(arguments.log)
     name = TASKS[config.task].data
-    if arguments.download:
+    if arguments.download and data.find(name, arguments.data_dir)[0] is None:
         fetch(name, arguments.data_dir, arguments.mirror, console)
     available(config.device)
     loaded = data.load(name, arguments.data_dir)
