@@ -384,7 +384,7 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("metrics.jsonl", b"", "0 bytes are left of"),
         ("metrics.jsonl", None, "0 bytes are left of"),
         ("metrics.jsonl", b"x" * 100_000, "line 1 is corrupt"),
-        ("metrics.jsonl", b"[1]\n" * 10_000, "not the rows of this version"),
+        ("metrics.jsonl", b"1" * 100_000, "not the rows of this version"),  # a number, wherever it is cut
         ("steps.jsonl", b"{}\n", "3 bytes are left of"),
         ("steps.jsonl", b"{\n" * 100_000, "line 1 is corrupt"),
         ("config.json", b"{", "corrupt"),
