@@ -63,7 +63,7 @@ class WeightsAndBiases:
     """An offline run under the id of the config, so that a resumed training is one run after ``wandb sync``."""
 
     def __init__(self, run: RunFolder) -> None:
-        wandb = _import("wandb")
+        self.wandb = wandb = _import("wandb")
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "arturo"),
             mode=os.environ.get("WANDB_MODE", "offline"),
@@ -89,6 +89,7 @@ class WeightsAndBiases:
     def close(self, status: str) -> None:
         self.run.summary["status"] = status
         self.run.finish(exit_code=0 if status == "finished" else 1)
+        self.wandb.teardown()  # ends its service: only then is the file whole, whatever comes after in this process
 
 
 class Mlflow:

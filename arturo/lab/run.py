@@ -20,7 +20,6 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -30,31 +29,14 @@ import torch
 from arturo.lab import atomic
 from arturo.lab.config import RunConfig
 from arturo.lab.environment import environment
-from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row, from_row
-from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row
+from arturo.lab.errors import RunError
 from arturo.lab.lock import Locked, locked
+from arturo.lab.record import NOTHING_CHANGED, as_metrics, parse_rows, read_config, read_json
+from arturo.lab.record import RunRecord as RunRecord  # these two also importable from here
+from arturo.lab.record import load_run as load_run
 
 FORMAT = 1  # of checkpoint.pt
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """What a run folder says, read without touching it."""
-
-    folder: Path
-    config: RunConfig
-    metrics: tuple[EpochMetrics, ...]  # of the epochs so far
-    result: dict[str, Any] | None  # None: it is not over
-    environment: dict[str, Any]
-
-
-def load_run(folder: Path) -> RunRecord:
-    """Read a run, over or not, also while another process writes it."""
-    config = _read_config(folder)
-    rows, _ = _complete_rows(folder / "metrics.jsonl")
-    result = _read_json(folder / "result.json") if (folder / "result.json").exists() else None
-    described = _read_json(folder / "environment.json") if (folder / "environment.json").exists() else {}
-    return RunRecord(folder, config, _as_metrics(rows, folder / "metrics.jsonl"), result, described)
 
 
 class RunFolder:
@@ -79,8 +61,8 @@ class RunFolder:
         captured = self._read_checkpoint() if self.started else None
         sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
         if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
-            raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {_NOTHING_CHANGED}")
-        history = _as_metrics(self._rows_up_to("metrics", sizes["metrics"]), self.path / "metrics.jsonl")
+            raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {NOTHING_CHANGED}")
+        history = as_metrics(self._rows_up_to("metrics", sizes["metrics"]), self.path / "metrics.jsonl")
         self._rows_up_to("steps", sizes["steps"])
         with self._writing("environment.json"):
             atomic.write_json(self.path / "environment.json", self._environment())
@@ -140,8 +122,8 @@ class RunFolder:
         except FileNotFoundError:
             raw = b""
         if len(raw) < size:
-            raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {_NOTHING_CHANGED}")
-        return _parse_rows(raw, path)
+            raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {NOTHING_CHANGED}")
+        return parse_rows(raw, path)
 
     def _read_checkpoint(self) -> dict[str, Any]:
         path = self.path / "checkpoint.pt"
@@ -153,13 +135,13 @@ class RunFolder:
             captured = torch.load(path, map_location="cpu", weights_only=True)
             keys = captured["format"], captured["config"], captured["sizes"]
         except pickle.UnpicklingError as error:  # torch's message advises to load it all the same
-            raise RunError(f"{path}: corrupt checkpoint (not only tensors and plain data); {_NOTHING_CHANGED}") from error
+            raise RunError(f"{path}: corrupt checkpoint (not only tensors and plain data); {NOTHING_CHANGED}") from error
         except Exception as error:  # whatever the bytes happen to mean
-            raise RunError(f"{path}: corrupt checkpoint ({type(error).__name__}: {error}); {_NOTHING_CHANGED}") from error
+            raise RunError(f"{path}: corrupt checkpoint ({type(error).__name__}: {error}); {NOTHING_CHANGED}") from error
         if keys[0] != FORMAT:
-            raise RunError(f"{path}: has format {keys[0]}, this version reads {FORMAT}; {_NOTHING_CHANGED}")
+            raise RunError(f"{path}: has format {keys[0]}, this version reads {FORMAT}; {NOTHING_CHANGED}")
         if keys[1] != self.config.key:
-            raise RunError(f"{path}: belongs to the config {keys[1]}, not to {self.config.key}; {_NOTHING_CHANGED}")
+            raise RunError(f"{path}: belongs to the config {keys[1]}, not to {self.config.key}; {NOTHING_CHANGED}")
         return captured  # type: ignore[no-any-return]
 
     def _environment(self) -> dict[str, Any]:
@@ -168,7 +150,7 @@ class RunFolder:
         path = self.path / "environment.json"
         if not (self.started and path.exists()):
             return now
-        first = _read_json(path)
+        first = read_json(path)
         changed = {key: value for key, value in now.items() if first.get(key) != value}
         return {**first, "resumed_with": [*first.get("resumed_with", []), changed]} if changed else first
 
@@ -187,9 +169,6 @@ class RunFolder:
             ) from error
 
 
-_NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
-
-
 @contextmanager
 def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = None) -> Iterator[RunFolder]:
     """The folder of ``config`` under ``out``, made if need be, for this process alone inside the block.
@@ -203,14 +182,14 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(path / ".lock"))
             if (path / "config.json").exists():
-                _check_same(path, _read_config(path), config)
+                _check_same(path, read_config(path), config)
             elif (path / "checkpoint.pt").exists() or (path / "metrics.jsonl").exists():
-                raise RunError(f"{path}: has no config.json; {_NOTHING_CHANGED}")
+                raise RunError(f"{path}: has no config.json; {NOTHING_CHANGED}")
             else:
                 atomic.write_json(path / "config.json", config.to_json())
             run = RunFolder(path, config, checkpoint_seconds)
             if (path / "result.json").exists():
-                run.result = _read_json(path / "result.json")
+                run.result = read_json(path / "result.json")
         except Locked as error:
             raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
         except OSError as error:
@@ -226,54 +205,7 @@ def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:
     keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     if keys:
         differing = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in keys)
-        raise RunError(f"{path}: a run of another config ({differing}); {_NOTHING_CHANGED}")
-
-
-def _read_config(folder: Path) -> RunConfig:
-    path = folder / "config.json"
-    try:
-        return RunConfig.from_json(_read_json(path))
-    except (ConfigError, TypeError) as error:
-        raise RunError(f"{path}: not a config of this version: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RunError(f"{path}: not there: {path.parent} is not a run folder") from error
-    except ValueError as error:
-        raise RunError(f"{path}: corrupt ({error}); {_NOTHING_CHANGED}") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path}: corrupt (not an object); {_NOTHING_CHANGED}")
-    return value
-
-
-def _complete_rows(path: Path) -> tuple[list[Any], int]:
-    """Rows up to the last line end, and their bytes: a writer may be in the middle of the next one."""
-    raw = path.read_bytes() if path.exists() else b""
-    size = raw.rfind(b"\n") + 1
-    return _parse_rows(raw[:size], path), size
-
-
-def _parse_rows(raw: bytes, path: Path) -> list[Any]:
-    rows = []
-    for number, line in enumerate(raw.splitlines(), start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"{path}: line {number} is corrupt ({error}); {_NOTHING_CHANGED}") from error
-    return rows
-
-
-def _as_metrics(rows: list[Any], path: Path) -> tuple[EpochMetrics, ...]:
-    try:
-        metrics = tuple(from_row(row) for row in rows)
-    except (TypeError, KeyError) as error:
-        raise RunError(f"{path}: not the rows of this version ({error}); {_NOTHING_CHANGED}") from error
-    if [m.epoch for m in metrics] != list(range(1, len(metrics) + 1)):
-        raise RunError(f"{path}: the epochs are {[m.epoch for m in metrics]}; {_NOTHING_CHANGED}")
-    return metrics
+        raise RunError(f"{path}: a run of another config ({differing}); {NOTHING_CHANGED}")
 
 
 def _append_from(path: Path, size: int) -> FileIO:
