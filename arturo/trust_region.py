@@ -87,7 +87,7 @@ def primal_precision(A: Tensor, prec: Tensor, rho: float, nu: float) -> Tensor:
         >>> primal_precision(torch.tensor([2.0]), torch.tensor([4.0]), rho=0.5, nu=1.5)  # 4 is the fixed point of 2 / 0.5
         tensor([4.])
     """
-    return (A + nu * prec) / (rho + nu)
+    return (A + nu * prec) * (1 / (rho + nu))
 
 
 def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
