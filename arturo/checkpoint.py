@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo.kernels import native
+
 BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
 LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
@@ -49,9 +51,9 @@ def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
     """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
 
     Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
-    lines of the same set of the first cache at once, as many as it has ways: the step took a fifth longer.
+    lines of the same set of the first cache at once, as many as it has ways: the C++ step took a fifth longer.
     """
-    if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or torch.compiler.is_compiling():
+    if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
         return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)
     model = torch.empty_like(like, device="meta", memory_format=torch.preserve_format)
     skip = place * PLACE // dtype.itemsize

@@ -16,7 +16,7 @@ from arturo import checkpoint, hyperparameters
 from arturo.checkpoint import BUFFERS, HALF, ROUNDED, apart
 from arturo.device_step import device_step
 from arturo.host_step import host_step
-from arturo.kernels import Kernel, eager, foreach, native
+from arturo.kernels import Kernel, compiled, eager, foreach, native
 from arturo.kernels.batch import sum_dtype
 from arturo.step import Slot, StepInfo
 
@@ -61,7 +61,9 @@ class Arturo(Optimizer):
             of step and position, so that runs repeat and resume bit for bit. None: float32, or float64 under float64
             parameters. Read when a parameter's state is made.
         foreach: True for the ``torch._foreach`` implementation, False for the loop. None: the best there is.
-        fused: True for the C++ kernel (CPU only), False to do without it. None: where it was built.
+        fused: True for one kernel per pass: the C++ one on the CPU where it was built, else one that ``torch.compile`` makes
+            (some seconds at the first step; also on accelerators and under ``capturable``). False: neither. None: the C++
+            kernel where it was built.
         capturable: no host read in the step, so that it can be captured in a graph. Accelerators always step that way.
         maximize: maximize the objective instead.
 
@@ -191,12 +193,6 @@ class Arturo(Optimizer):
                     f"Arturo does not support {type(p).__name__} parameters (FSDP2, tensor parallel) yet: its one trust region "
                     "would be solved over each shard alone. Plain parameters work, under DistributedDataParallel too"
                 )
-            if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
-                raise RuntimeError(
-                    "fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "
-                    f"{'there' if native.available() else 'not built'}, a parameter is on {p.device} and capturable is "
-                    f"{group['capturable']} (use fused=None for the best there is)"
-                )
             state = self.state[p]
             if len(state) == 0:
                 self._init_state(group, p, state)
@@ -307,14 +303,23 @@ class Arturo(Optimizer):
 def _host_kernel(slot: Slot) -> Kernel:
     """The C++ passes where they were built, else the loop; unless told."""
     group = slot.group
-    if group["foreach"] is None and group["fused"] is not False and native.available():
+    if group["foreach"] is not None or group["fused"] is False:
+        return foreach if group["foreach"] else eager
+    if native.available():
         return native
-    return foreach if group["foreach"] else eager
+    if group["fused"]:
+        return compiled
+    native.say_once_that_it_is_missing()
+    return eager
 
 
 def _device_kernel(slot: Slot) -> Kernel:
-    """``_foreach`` on accelerators, where launches count, the loop elsewhere and under a compiler; unless told."""
+    """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
+    if torch.compiler.is_compiling():
+        return foreach if slot.group["foreach"] else eager
+    if slot.group["fused"]:
+        return compiled
     chosen = slot.group["foreach"]
     if chosen is None:
-        chosen = all(p.device.type != "cpu" for p in slot.param) and not torch.compiler.is_compiling()
+        chosen = all(p.device.type != "cpu" for p in slot.param)
     return foreach if chosen else eager

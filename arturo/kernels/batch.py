@@ -13,13 +13,13 @@ from arturo.trust_region import Scalar
 class Constants(NamedTuple):
     """The numbers of one parameter group, in the paper's letters."""
 
-    q: float  # drift of the filter
-    r: float  # noise of the gradient
-    rho: float
-    rho_lam: float
-    nu: float
-    floor: float | None
-    a_0: float
+    q: Scalar  # drift of the filter
+    r: Scalar  # noise of the gradient
+    rho: Scalar
+    rho_lam: Scalar
+    nu: Scalar
+    floor: Scalar | None
+    a_0: Scalar
     consistent: bool  # b_0 = g - a_0 m, not g
     maximize: bool
     decay: Scalar  # factor on the mean before anything else

@@ -89,7 +89,7 @@ def observe_tensor(
     if rounded:
         new = round_filter(new, stored[0], seed, offset)
     a, b = widened(mean.dtype, *new[:2])  # the step follows the model as it is stored
-    missing = seen.numel() - seen.sum(dtype=sum_dtype(m.device))
+    missing = torch.where(seen, 0.0, 1.0).sum(dtype=sum_dtype(m.device))
     row = torch.cat([probe_tensor(k, m, prec, a, b, s_w, eta_w), missing.unsqueeze(0)])
     return new, row
 

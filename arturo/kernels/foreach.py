@@ -193,7 +193,7 @@ def _direction(
     torch._foreach_add_(x, b)
     if k.rho_lam:
         torch._foreach_add_(x, torch._foreach_mul(m, k.rho_lam))
-    A = torch._foreach_mul(a, 1.0) if k.floor is None else torch._foreach_clamp_min(a, k.floor)
+    A = torch._foreach_mul(a, 1.0) if k.floor is None else torch._foreach_clamp_min(a, float(k.floor))
     torch._foreach_add_(A, k.rho_lam)
     den = torch._foreach_mul(A, s_w)
     torch._foreach_add_(den, torch._foreach_mul(prec, eta_w))

@@ -7,7 +7,9 @@ between a parameter, its gradient and its state, tensor subclasses) go to the ea
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
+import warnings
 from array import array
 from typing import NamedTuple
 
@@ -82,6 +84,17 @@ def library() -> ctypes.CDLL:
     """The extension, for ``arturo_pass``."""
     assert _library is not None
     return _library
+
+
+@functools.cache
+def say_once_that_it_is_missing() -> None:
+    """A warning, once per process."""
+    warnings.warn(
+        "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so the eager kernel serves: the same "
+        "steps, some ten times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
+        "made by torch.compile, or fused=False to do without this message",
+        stacklevel=2,
+    )
 
 
 def prepare(batch: Batch) -> Prepared:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from arturo.trust_region import Scalar
 
-def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: bool) -> Tensor:
+
+def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: Scalar, consistent: bool) -> Tensor:
     r"""b before the first update: :math:`g - a_0 m` (``consistent``) or the published :math:`g`.
 
     With the published start the model's first gradient is :math:`a_0 m + g`: the first steps mostly shrink the weights.
@@ -30,7 +32,7 @@ def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: 
 
 
 def filter_update(
-    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: float, r: float
+    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: Scalar, r: Scalar
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     r"""One predict and update of the filter (``eq:filter_update_rule``); returns the new ``a, b, P_aa, P_ab, P_bb``.
 
@@ -65,7 +67,7 @@ def filter_update(
 
 
 def factored_update(
-    a: Tensor, b: Tensor, P_aa: Tensor, slope: Tensor, rest: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: float, r: float
+    a: Tensor, b: Tensor, P_aa: Tensor, slope: Tensor, rest: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: Scalar, r: Scalar
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     r"""The same update of P's square-root-free Cholesky factor, for state that is rounded (``state_dtype``).
 
@@ -97,7 +99,7 @@ def factored_update(
 
 
 def _correct(
-    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, det: Tensor, g: Tensor, seen: Tensor, m: Tensor, r: float
+    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, det: Tensor, g: Tensor, seen: Tensor, m: Tensor, r: Scalar
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The new a and b, and 1 / v, from the prediction's variance and its determinant. K is the gain."""
     h = P_ab + m * P_aa
