@@ -61,28 +61,17 @@ INLINE To bits_as(From from) {
     return to;
 }
 
-// ---- how a number is stored: Wide<float>, Wide<double>, or one of the two halves
-
-template <class T>
-struct Wide {
-    using Stored = T;
-    static INLINE_MEMBER T load(T x) { return x; }
-};
+// ---- half precision, as stored in 16 bits
 
 struct Brain {  // bfloat16
-    using Stored = uint16_t;
     static INLINE_MEMBER float load(uint16_t x) { return bits_as<float>(uint32_t(x) << 16); }
     static INLINE_MEMBER uint16_t nearest(float x) {  // ties to even; x is never NaN
         const uint32_t u = bits_as<uint32_t>(x);
         return uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
     }
-    static INLINE_MEMBER uint16_t randomly(float x, uint16_t sixteen_bits) {  // up if what is cut off and the draw carry over
-        return uint16_t((bits_as<uint32_t>(x) + sixteen_bits) >> 16);
-    }
 };
 
 struct Half {  // float16
-    using Stored = uint16_t;
     static INLINE_MEMBER float load(uint16_t x) {
         const uint32_t sign = uint32_t(x & 0x8000u) << 16, rest = uint32_t(x & 0x7fffu) << 13;
         const float finite = bits_as<float>(rest) * 0x1p112f;  // moves the exponent's bias; exact, subnormals too
@@ -97,51 +86,13 @@ struct Half {  // float16
     }
 };
 
-// The bits of stochastic rounding; arturo/kernels/rounding.py has the same in tensor operations.
-INLINE uint32_t mix(uint32_t x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    x ^= x >> 16;
-    return x;
-}
+// ---- a chunk of one parameter, in float or double
 
-// 256 numbers that look like none in particular, and what makes of them the sixteen bits of one rounding in a chunk.
-struct Spread {
-    uint16_t of[CHUNK];
-    constexpr Spread() : of() {
-        for (uint32_t i = 0; i < CHUNK; ++i) {
-            uint16_t x = uint16_t(i * 0x88b5u);
-            x = uint16_t((x ^ (x >> 7)) * 0xdb2du);
-            of[i] = uint16_t(x ^ (x >> 9));
-        }
-    }
-};
-constexpr Spread SPREAD;
-
-INLINE uint32_t chunk_key(uint32_t seed, uint64_t chunk) { return mix(mix(seed + uint32_t(chunk >> 32)) ^ uint32_t(chunk)); }
-
-struct Draw {
-    uint16_t key, factor;
-    Draw(uint32_t chunk_key, uint32_t number) {
-        const uint32_t word = mix(chunk_key + number);
-        key = uint16_t(word);
-        factor = uint16_t(word >> 16 | 1);
-    }
-};
-#define DRAW(spread, draw) uint16_t(uint16_t((spread) ^ draw##_key) * draw##_factor)
-
-// ---- a chunk of one parameter. T: what is computed in, and the mean's type. S: how the rest of the state is stored.
-
-template <class T, class S>
+template <class T>
 struct Chunk {
-    using Stored = typename S::Stored;
     T* mean;
     const T* grad;
-    Stored *prec, *a, *b, *P_1, *P_2, *P_3;  // P_aa, P_ab, P_bb; in bfloat16 P_aa, P_slope, P_rest
-    const uint16_t* spread;                  // SPREAD from the first entry on
-    uint32_t key;                            // of the rounding bits
+    T *prec, *a, *b, *P_1, *P_2, *P_3;  // P_aa, P_ab, P_bb; of bfloat16 state P_aa, P_slope, P_rest
 };
 
 template <class T>
@@ -150,13 +101,14 @@ struct Numbers {  // the constants as the loops want them
     explicit Numbers(const Constants& k)
         : q(k.q), r(k.r), q_2(k.q * k.q), rho_lam(k.rho_lam), decay(k.decay), s_w(k.s_w), eta_w(k.eta_w),
           floor(k.has_floor ? T(k.floor) : -std::numeric_limits<T>::infinity()), limit(k.limit), sign(k.maximize ? -1 : 1),
-          a_0(k.a_0), start_m(k.consistent ? -T(k.a_0) : T(0)), nu(k.nu), inverse_total(1 / (k.rho + k.nu)), length(k.scale * k.s_w) {}
+          a_0(k.a_0), start_m(k.consistent ? -T(k.a_0) : T(0)), nu(k.nu), inverse_total(1 / (k.rho + k.nu)),
+          length(k.scale * k.s_w) {}
 };
 
-template <class T, class S>
-INLINE bool all_seen(const Chunk<T, S>& t, int n, T limit) {
+template <class T>
+INLINE bool all_seen(const T* grad, int n, T limit) {
     int unseen = 0;
-    const T* __restrict grad_ = t.grad;
+    const T* __restrict grad_ = grad;
 #pragma omp simd reduction(| : unseen)
     for (int i = 0; i < n; ++i) unseen |= !(std::fabs(grad_[i]) <= limit);  // true for NaN too
     return unseen == 0;
@@ -165,7 +117,7 @@ INLINE bool all_seen(const Chunk<T, S>& t, int n, T limit) {
 // The filter's variance and gains. ALL: every gradient is there. Returns the number of P_ab not clearly inside
 // sqrt(P_aa P_bb): those may have to be pulled in.
 template <bool ALL, class T>
-INLINE T variance_loop(const Chunk<T, Wide<T>>& t, int n, const Numbers<T>& k, T* K_a, T* K_b) {
+INLINE T variance_loop(const Chunk<T>& t, int n, const Numbers<T>& k, T* K_a, T* K_b) {
     const T q = k.q, r = k.r, q_2 = k.q_2, decay = k.decay, limit = k.limit;
     const T inner = T(1) - T(64) * std::numeric_limits<T>::epsilon();
     T outside = 0;
@@ -195,21 +147,17 @@ INLINE T variance_loop(const Chunk<T, Wide<T>>& t, int n, const Numbers<T>& k, T
     return outside;
 }
 
-// The same of the factor P_aa, P_slope, P_rest in bfloat16.
+// The same of the factor P_aa, P_slope, P_rest.
 template <bool ALL>
-INLINE float variance_loop(const Chunk<float, Brain>& t, int n, const Numbers<float>& k, float* K_a, float* K_b) {
+INLINE void factor_loop(const Chunk<float>& t, int n, const Numbers<float>& k, float* K_a, float* K_b) {
     const float q = k.q, r = k.r, q_2 = k.q_2, decay = k.decay, limit = k.limit;
-    const Draw draw_aa(t.key, 2), draw_slope(t.key, 3), draw_rest(t.key, 4);
-    const uint16_t aa_key = draw_aa.key, aa_factor = draw_aa.factor, slope_key = draw_slope.key, slope_factor = draw_slope.factor;
-    const uint16_t rest_key = draw_rest.key, rest_factor = draw_rest.factor;
-    const uint16_t* __restrict spread_ = t.spread;
     const float *__restrict mean_ = t.mean, *__restrict grad_ = t.grad;
-    uint16_t *__restrict aa_ = t.P_1, *__restrict slope_ = t.P_2, *__restrict rest_ = t.P_3;
+    float *__restrict aa_ = t.P_1, *__restrict slope_ = t.P_2, *__restrict rest_ = t.P_3;
     float *__restrict K_a_ = K_a, *__restrict K_b_ = K_b;
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
-        const float m = mean_[i] * decay, slope = Brain::load(slope_[i]), rest = Brain::load(rest_[i]);
-        float aa = Brain::load(aa_[i]);
+        const float m = mean_[i] * decay, slope = slope_[i], rest = rest_[i];
+        float aa = aa_[i];
         const float ab = slope * aa;
         float bb = rest + slope * ab;
         const float det = aa * rest + q * (aa + bb) + q_2;
@@ -221,14 +169,10 @@ INLINE float variance_loop(const Chunk<float, Brain>& t, int n, const Numbers<fl
         K_b_[i] = (bb + m * ab) * inverse_v;
         const bool seen = ALL || std::fabs(grad_[i]) <= limit;
         const float inverse = 1.0f / (seen ? sum : aa);
-        const float new_aa = seen ? sum * inverse_v : aa;
-        const float new_slope = (seen ? r * ab - m * det : ab) * inverse;
-        const float new_rest = (seen ? r * det : det) * inverse;
-        aa_[i] = Brain::randomly(new_aa, DRAW(spread_[i], aa));
-        slope_[i] = Brain::randomly(new_slope, DRAW(spread_[i], slope));
-        rest_[i] = Brain::randomly(new_rest, DRAW(spread_[i], rest));
+        aa_[i] = seen ? sum * inverse_v : aa;
+        slope_[i] = (seen ? r * ab - m * det : ab) * inverse;
+        rest_[i] = (seen ? r * det : det) * inverse;
     }
-    return 0;
 }
 
 // x = num / den and u = prec / den. One division does where the last bit does not count.
@@ -242,42 +186,30 @@ INLINE void divide(double num, double prec, double den, double& x, double& u) {
     u = prec / den;
 }
 
-// The filter's a and b, and, if ALL gradients are there, S_0, S_1, S_2 in T.
-template <bool ALL, class T, class S>
-INLINE Sums model_loop(const Chunk<T, S>& t, int n, bool first, const Numbers<T>& k, const T* K_a, const T* K_b) {
+// The filter's a and b; with SUM, for which ALL gradients must be there, also S_0, S_1, S_2 in T.
+template <bool ALL, bool SUM, class T>
+INLINE Sums model_loop(const Chunk<T>& t, int n, bool first, const Numbers<T>& k, const T* K_a, const T* K_b) {
     const T rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor, limit = k.limit;
     const T sign = k.sign, a_0 = k.a_0, start_m = k.start_m;
-    const Draw draw_a(t.key, 0), draw_b(t.key, 1);
-    const uint16_t a_key = draw_a.key, a_factor = draw_a.factor, b_key = draw_b.key, b_factor = draw_b.factor;
-    const uint16_t* __restrict spread_ = t.spread;
     T s_0 = 0, s_1 = 0, s_2 = 0, missing = 0;
     const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict K_a_ = K_a, *__restrict K_b_ = K_b;
-    const typename S::Stored* __restrict prec_ = t.prec;
-    typename S::Stored *__restrict a_ = t.a, *__restrict b_ = t.b;
+    const T* __restrict prec_ = t.prec;
+    T *__restrict a_ = t.a, *__restrict b_ = t.b;
 #pragma omp simd reduction(+ : s_0, s_1, s_2, missing)
     for (int i = 0; i < n; ++i) {
         const T raw = grad_[i], m = mean_[i] * decay;
         const bool seen = ALL || std::fabs(raw) <= limit;
         const T g = seen ? sign * raw : T(0);
-        T a = S::load(a_[i]), b = S::load(b_[i]);
+        T a = a_[i], b = b_[i];
         if (!ALL) b = first ? g + (seen ? start_m : -a_0) * m : b;
         const T error = seen ? g - (a * m + b) : T(0);
         a = a + K_a_[i] * error;
         b = b + K_b_[i] * error;
-        if constexpr (std::is_same<S, Brain>::value) {
-            const uint16_t a_now = Brain::randomly(a, DRAW(spread_[i], a)), b_now = Brain::randomly(b, DRAW(spread_[i], b));
-            a_[i] = a_now;
-            b_[i] = b_now;
-            a = Brain::load(a_now);  // the step follows the model as it is stored
-            b = Brain::load(b_now);
-        } else {
-            a_[i] = a;
-            b_[i] = b;
-        }
-        if (!ALL) {
-            missing += seen ? T(0) : T(1);
-        } else {
-            const T prec = S::load(prec_[i]);
+        a_[i] = a;
+        b_[i] = b;
+        if (!ALL) missing += seen ? T(0) : T(1);
+        if (SUM) {
+            const T prec = prec_[i];
             const T num = (a * m + b) + rho_lam * m;
             const T A = (a > floor ? a : floor) + rho_lam;
             T x, u;
@@ -291,26 +223,25 @@ INLINE Sums model_loop(const Chunk<T, S>& t, int n, bool first, const Numbers<T>
     return {double(s_0), double(s_1), double(s_2), double(missing)};
 }
 
-// S_0, S_1, S_2 in double, for numbers whose squares leave float's range.
-template <class T, class S>
-INLINE Sums wide_sums(const Chunk<T, S>& t, int n, const Numbers<T>& k) {
+// S_0, S_1, S_2 in T, the type W = double for numbers whose squares leave float's range.
+template <class W, class T>
+INLINE Sums sum_loop(const Chunk<T>& t, int n, const Numbers<T>& k) {
     const T rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor;
-    double s_0 = 0, s_1 = 0, s_2 = 0;
-    const T* __restrict mean_ = t.mean;
-    const typename S::Stored *__restrict prec_ = t.prec, *__restrict a_ = t.a, *__restrict b_ = t.b;
+    W s_0 = 0, s_1 = 0, s_2 = 0;
+    const T *__restrict mean_ = t.mean, *__restrict prec_ = t.prec, *__restrict a_ = t.a, *__restrict b_ = t.b;
 #pragma omp simd reduction(+ : s_0, s_1, s_2)
     for (int i = 0; i < n; ++i) {
-        const T m = mean_[i] * decay, a = S::load(a_[i]), b = S::load(b_[i]), prec = S::load(prec_[i]);
-        const T num = (a * m + b) + rho_lam * m;
+        const T m = mean_[i] * decay, a = a_[i], prec = prec_[i];
+        const T num = (a * m + b_[i]) + rho_lam * m;
         const T A = (a > floor ? a : floor) + rho_lam;
-        const T den = s_w * A + eta_w * prec;
-        const double x = num / den, u = prec / den;
-        const double term = x * x * prec;
+        T x, u;
+        divide(num, prec, s_w * A + eta_w * prec, x, u);
+        const W term = W(x) * W(x) * W(prec), term_u = term * W(u);
         s_0 += term;
-        s_1 += term * u;
-        s_2 += term * u * u;
+        s_1 += term_u;
+        s_2 += term_u * W(u);
     }
-    return {s_0, s_1, s_2, 0};
+    return {double(s_0), double(s_1), double(s_2), 0};
 }
 
 template <class T>
@@ -323,71 +254,52 @@ INLINE bool safe(const Sums& sums) {
     return safe<T>(sums.s_0) && safe<T>(sums.s_1) && safe<T>(sums.s_2);
 }
 
-template <class T, class S>
-INLINE Sums observe_chunk(const Chunk<T, S>& t, int n, bool first, const Numbers<T>& k) {
-    T K_a[CHUNK], K_b[CHUNK];
-    const bool all = !first && all_seen(t, n, k.limit);
-    const T outside = all ? variance_loop<true>(t, n, k, K_a, K_b) : variance_loop<false>(t, n, k, K_a, K_b);
-    if constexpr (!std::is_same<S, Brain>::value) {
-        if (outside != 0) {  // rare: hold P_ab just inside, so that P as stored is positive definite
-            const T inner = T(1) - T(8) * std::numeric_limits<T>::epsilon();
-            T* __restrict ab_ = t.P_2;
-            const T *__restrict aa_ = t.P_1, *__restrict bb_ = t.P_3;
+template <class T>
+INLINE void hold_inside(const Chunk<T>& t, int n) {  // P_ab, so that P as stored is positive definite
+    const T inner = T(1) - T(8) * std::numeric_limits<T>::epsilon();
+    const T *__restrict aa_ = t.P_1, *__restrict bb_ = t.P_3;
+    T* __restrict ab_ = t.P_2;
 #pragma omp simd
-            for (int i = 0; i < n; ++i) {
-                const T inside = std::sqrt(aa_[i]) * std::sqrt(bb_[i]) * inner;
-                const T ab = ab_[i] > -inside ? ab_[i] : -inside;
-                ab_[i] = ab < inside ? ab : inside;
-            }
-        }
+    for (int i = 0; i < n; ++i) {
+        const T inside = std::sqrt(aa_[i]) * std::sqrt(bb_[i]) * inner;
+        const T ab = ab_[i] > -inside ? ab_[i] : -inside;
+        ab_[i] = ab < inside ? ab : inside;
     }
+}
+
+template <class T>
+INLINE Sums probe_chunk(const Chunk<T>& t, int n, const Numbers<T>& k) {
+    const Sums sums = sum_loop<T>(t, n, k);
+    return safe<T>(sums) ? sums : sum_loop<double>(t, n, k);
+}
+
+template <class T>
+INLINE Sums observe_chunk(const Chunk<T>& t, int n, bool first, const Numbers<T>& k) {
+    T K_a[CHUNK], K_b[CHUNK];
+    const bool all = !first && all_seen(t.grad, n, k.limit);
+    const T outside = all ? variance_loop<true>(t, n, k, K_a, K_b) : variance_loop<false>(t, n, k, K_a, K_b);
+    if (outside != 0) hold_inside(t, n);  // rare
     if (all) {
-        const Sums sums = model_loop<true>(t, n, first, k, K_a, K_b);
-        return safe<T>(sums) ? sums : wide_sums(t, n, k);
+        const Sums sums = model_loop<true, true>(t, n, first, k, K_a, K_b);
+        return safe<T>(sums) ? sums : sum_loop<double>(t, n, k);
     }
-    const double missing = model_loop<false>(t, n, first, k, K_a, K_b).missing;
-    Sums sums = wide_sums(t, n, k);
+    const double missing = model_loop<false, false>(t, n, first, k, K_a, K_b).missing;
+    Sums sums = sum_loop<double>(t, n, k);
     sums.missing = missing;
     return sums;
 }
 
-template <class T, class S>
-INLINE Sums probe_chunk(const Chunk<T, S>& t, int n, const Numbers<T>& k) {
-    const T rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor;
-    T s_0 = 0, s_1 = 0, s_2 = 0;
-    const T* __restrict mean_ = t.mean;
-    const typename S::Stored *__restrict prec_ = t.prec, *__restrict a_ = t.a, *__restrict b_ = t.b;
-#pragma omp simd reduction(+ : s_0, s_1, s_2)
-    for (int i = 0; i < n; ++i) {
-        const T m = mean_[i] * decay, a = S::load(a_[i]), prec = S::load(prec_[i]);
-        const T num = (a * m + S::load(b_[i])) + rho_lam * m;
-        const T A = (a > floor ? a : floor) + rho_lam;
-        T x, u;
-        divide(num, prec, s_w * A + eta_w * prec, x, u);
-        const T term = x * x * prec, term_u = term * u;
-        s_0 += term;
-        s_1 += term_u;
-        s_2 += term_u * u;
-    }
-    const Sums sums = {double(s_0), double(s_1), double(s_2), 0};
-    return safe<T>(sums) ? sums : wide_sums(t, n, k);
-}
-
-template <class T, class S>
-INLINE Sums move_chunk(const Chunk<T, S>& t, int n, const Numbers<T>& k) {
+template <class T>
+INLINE Sums move_chunk(const Chunk<T>& t, int n, const Numbers<T>& k) {
     const T rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor;
     const T nu = k.nu, inverse_total = k.inverse_total, length = k.length;
-    const Draw draw(t.key, 5);
-    const uint16_t prec_key = draw.key, prec_factor = draw.factor;
-    const uint16_t* __restrict spread_ = t.spread;
     T s_0 = 0, x_[CHUNK];
-    T* __restrict mean_ = t.mean;
-    typename S::Stored* __restrict prec_ = t.prec;
-    const typename S::Stored *__restrict a_ = t.a, *__restrict b_ = t.b;
+    T *__restrict mean_ = t.mean, *__restrict prec_ = t.prec;
+    const T *__restrict a_ = t.a, *__restrict b_ = t.b;
 #pragma omp simd reduction(+ : s_0)
     for (int i = 0; i < n; ++i) {
-        const T m = mean_[i] * decay, a = S::load(a_[i]), prec = S::load(prec_[i]);
-        const T num = (a * m + S::load(b_[i])) + rho_lam * m;
+        const T m = mean_[i] * decay, a = a_[i], prec = prec_[i];
+        const T num = (a * m + b_[i]) + rho_lam * m;
         const T A = (a > floor ? a : floor) + rho_lam;
         const T x = num / (s_w * A + eta_w * prec);
         mean_[i] = m - length * x;
@@ -397,21 +309,50 @@ INLINE Sums move_chunk(const Chunk<T, S>& t, int n, const Numbers<T>& k) {
     double sum = s_0;
     if (!safe<T>(sum)) {
         sum = 0;
-        for (int i = 0; i < n; ++i) sum += double(x_[i]) * double(x_[i]) * double(S::load(prec_[i]));
+        for (int i = 0; i < n; ++i) sum += double(x_[i]) * double(x_[i]) * double(prec_[i]);
     }
 #pragma omp simd
-    for (int i = 0; i < n; ++i) {
-        const T a = S::load(a_[i]), A = (a > floor ? a : floor) + rho_lam;
-        const T next = (A + nu * S::load(prec_[i])) * inverse_total;
-        if constexpr (std::is_same<S, Brain>::value)
-            prec_[i] = Brain::randomly(next, DRAW(spread_[i], prec));
-        else
-            prec_[i] = next;
-    }
+    for (int i = 0; i < n; ++i) prec_[i] = (((a_[i] > floor ? a_[i] : floor) + rho_lam) + nu * prec_[i]) * inverse_total;
     return {sum, 0, 0, 0};
 }
 
-// ---- half-precision parameters: a chunk's gradient is widened, its mean follows the parameter, the parameter the mean
+// ---- state in bfloat16: a chunk of it is widened into buffers, worked on as above, and rounded back
+
+// The bits of stochastic rounding; arturo/kernels/rounding.py has the same in tensor operations.
+INLINE uint32_t mix(uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    x ^= x >> 16;
+    return x;
+}
+
+INLINE uint32_t chunk_key(uint32_t seed, uint64_t chunk) { return mix(mix(seed + uint32_t(chunk >> 32)) ^ uint32_t(chunk)); }
+
+struct Spread {  // 256 numbers that look like none in particular
+    uint16_t of[CHUNK];
+    constexpr Spread() : of() {
+        for (uint32_t i = 0; i < CHUNK; ++i) {
+            uint16_t x = uint16_t(i * 0x88b5u);
+            x = uint16_t((x ^ (x >> 7)) * 0xdb2du);
+            of[i] = uint16_t(x ^ (x >> 9));
+        }
+    }
+};
+constexpr Spread SPREAD;
+
+struct Rounded {  // a chunk as stored
+    float* mean;
+    const float* grad;
+    uint16_t *prec, *a, *b, *P_1, *P_2, *P_3;
+    const uint16_t* spread;  // SPREAD from the first entry on
+    uint32_t key;            // of the rounding bits
+};
+
+struct Widened {
+    float prec[CHUNK], a[CHUNK], b[CHUNK], P_1[CHUNK], P_2[CHUNK], P_3[CHUNK];
+};
 
 template <class H>
 INLINE void widen_chunk(const uint16_t* from, float* to, int n) {
@@ -420,6 +361,68 @@ INLINE void widen_chunk(const uint16_t* from, float* to, int n) {
 #pragma omp simd
     for (int i = 0; i < n; ++i) to_[i] = H::load(from_[i]);
 }
+
+// Up where what is cut off and the draw carry over. ``number`` tells the roundings of a step apart.
+INLINE void round_chunk(const float* from, uint16_t* to, int n, const Rounded& t, uint32_t number) {
+    const uint32_t word = mix(t.key + number);
+    const uint16_t key = uint16_t(word), factor = uint16_t(word >> 16 | 1);
+    const uint16_t* __restrict spread_ = t.spread;
+    const float* __restrict from_ = from;
+    uint16_t* __restrict to_ = to;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+        const uint16_t draw = uint16_t(uint16_t(spread_[i] ^ key) * factor);
+        to_[i] = uint16_t((bits_as<uint32_t>(from_[i]) + draw) >> 16);
+    }
+}
+
+INLINE Chunk<float> widen_model(const Rounded& t, int n, Widened& w) {
+    widen_chunk<Brain>(t.prec, w.prec, n);
+    widen_chunk<Brain>(t.a, w.a, n);
+    widen_chunk<Brain>(t.b, w.b, n);
+    return {t.mean, t.grad, w.prec, w.a, w.b, w.P_1, w.P_2, w.P_3};
+}
+
+INLINE Sums observe_chunk(const Rounded& t, int n, bool first, const Numbers<float>& k) {
+    Widened w;
+    const Chunk<float> c = widen_model(t, n, w);
+    widen_chunk<Brain>(t.P_1, w.P_1, n);
+    widen_chunk<Brain>(t.P_2, w.P_2, n);
+    widen_chunk<Brain>(t.P_3, w.P_3, n);
+    float K_a[CHUNK], K_b[CHUNK];
+    double missing = 0;
+    if (!first && all_seen(t.grad, n, k.limit)) {
+        factor_loop<true>(c, n, k, K_a, K_b);
+        model_loop<true, false>(c, n, first, k, K_a, K_b);
+    } else {
+        factor_loop<false>(c, n, k, K_a, K_b);
+        missing = model_loop<false, false>(c, n, first, k, K_a, K_b).missing;
+    }
+    round_chunk(w.a, t.a, n, t, 0);
+    round_chunk(w.b, t.b, n, t, 1);
+    round_chunk(w.P_1, t.P_1, n, t, 2);
+    round_chunk(w.P_2, t.P_2, n, t, 3);
+    round_chunk(w.P_3, t.P_3, n, t, 4);
+    widen_chunk<Brain>(t.a, w.a, n);  // the step follows the model as it is stored
+    widen_chunk<Brain>(t.b, w.b, n);
+    Sums sums = probe_chunk(c, n, k);
+    sums.missing = missing;
+    return sums;
+}
+
+INLINE Sums probe_chunk(const Rounded& t, int n, const Numbers<float>& k) {
+    Widened w;
+    return probe_chunk(widen_model(t, n, w), n, k);
+}
+
+INLINE Sums move_chunk(const Rounded& t, int n, const Numbers<float>& k) {
+    Widened w;
+    const Sums sums = move_chunk(widen_model(t, n, w), n, k);
+    round_chunk(w.prec, t.prec, n, t, 5);
+    return sums;
+}
+
+// ---- half-precision parameters: a chunk's gradient is widened, its mean follows the parameter, the parameter the mean
 
 template <class H>
 INLINE void follow_chunk(const uint16_t* param, float* mean, int n) {  // where it is not the rounded mean it wins
@@ -449,59 +452,76 @@ struct Block {
 
 // A template cannot be cloned for an instruction set, these can. Half-precision parameters share the float32 passes: their
 // mean gets the bits of a float32 run.
-#define PASSES(T, S)                                                                                                        \
-    CLONES Sums observe(const Chunk<T, S>& t, int n, bool first, const Numbers<T>& k) { return observe_chunk(t, n, first, k); } \
-    CLONES Sums probe(const Chunk<T, S>& t, int n, const Numbers<T>& k) { return probe_chunk(t, n, k); }                    \
-    CLONES Sums move(const Chunk<T, S>& t, int n, const Numbers<T>& k) { return move_chunk(t, n, k); }
-PASSES(float, Wide<float>)
-PASSES(double, Wide<double>)
-PASSES(float, Brain)
+#define PASSES(C, T)                                                                                                      \
+    CLONES Sums observe(const C& t, int n, bool first, const Numbers<T>& k) { return observe_chunk(t, n, first, k); } \
+    CLONES Sums probe(const C& t, int n, const Numbers<T>& k) { return probe_chunk(t, n, k); }                          \
+    CLONES Sums move(const C& t, int n, const Numbers<T>& k) { return move_chunk(t, n, k); }
+PASSES(Chunk<float>, float)
+PASSES(Chunk<double>, double)
+PASSES(Rounded, float)
 #undef PASSES
-#define CONVERSIONS(H)                                                                                             \
-    CLONES void widen(H, const uint16_t* from, float* to, int n) { widen_chunk<H>(from, to, n); }                  \
-    CLONES void follow(H, const uint16_t* param, float* mean, int n) { follow_chunk<H>(param, mean, n); }          \
+#define CONVERSIONS(H)                                                                                    \
+    CLONES void widen(H, const uint16_t* from, float* to, int n) { widen_chunk<H>(from, to, n); }         \
+    CLONES void follow(H, const uint16_t* param, float* mean, int n) { follow_chunk<H>(param, mean, n); } \
     CLONES void narrow(H, const float* mean, uint16_t* param, int n) { narrow_chunk<H>(mean, param, n); }
 CONVERSIONS(Brain)
 CONVERSIONS(Half)
 #undef CONVERSIONS
 
 enum Pass { OBSERVE, PROBE, MOVE };
+struct Same {};  // the parameter is the mean
 
-template <class H, class T, class S>
+template <class S>
+S* as(void* p, int64_t at) {
+    return static_cast<S*>(p) + at;
+}
+
+template <class T>
+Chunk<T> chunk_at(const Block& block, int64_t at, Chunk<T>*) {
+    void* const* p = block.pointers;
+    return {as<T>(p[2], at), as<T>(p[1], at), as<T>(p[3], at), as<T>(p[4], at),
+            as<T>(p[5], at), as<T>(p[6], at), as<T>(p[7], at), as<T>(p[8], at)};
+}
+
+Rounded chunk_at(const Block& block, int64_t at, Rounded*) {
+    void* const* p = block.pointers;
+    const int64_t index = block.index + at;
+    using U = uint16_t;
+    return {as<float>(p[2], at), as<float>(p[1], at), as<U>(p[3], at), as<U>(p[4], at), as<U>(p[5], at), as<U>(p[6], at),
+            as<U>(p[7], at),     as<U>(p[8], at),     SPREAD.of + index % CHUNK, chunk_key(block.seed, uint64_t(index / CHUNK))};
+}
+
+// H: the parameter's half precision, or Same; C: how a chunk of state is stored; T: the mean's type.
+template <class H, class C, class T>
 Sums work(Pass pass, const Block& block, const Constants& constants) {
-    using Stored = typename S::Stored;
-    constexpr bool half = sizeof(typename H::Stored) == 2;
+    constexpr bool half = !std::is_same<H, Same>::value;
     const Numbers<T> k(constants);
     Sums sums = {0, 0, 0, 0};
     T widened[half ? CHUNK : 1];
-    void* const* p = block.pointers;
     int n;
     for (int64_t done = 0; done < block.size; done += n) {
-        const int64_t at = block.offset + done, index = block.index + at;
-        const int spread = int(index % CHUNK);  // chunks keep to the whole parameter's grid: shards round alike
-        n = int(block.size - done < CHUNK - spread ? block.size - done : CHUNK - spread);
-        Chunk<T, S> t = {static_cast<T*>(p[2]) + at,      static_cast<const T*>(p[1]) + at, static_cast<Stored*>(p[3]) + at,
-                         static_cast<Stored*>(p[4]) + at, static_cast<Stored*>(p[5]) + at,  static_cast<Stored*>(p[6]) + at,
-                         static_cast<Stored*>(p[7]) + at, static_cast<Stored*>(p[8]) + at,  SPREAD.of + spread,
-                         chunk_key(block.seed, uint64_t(index / CHUNK))};
+        const int64_t at = block.offset + done;
+        const int left = CHUNK - int((block.index + at) % CHUNK);  // chunks keep to the whole parameter's grid: shards round alike
+        n = int(block.size - done < left ? block.size - done : left);
+        C t = chunk_at(block, at, static_cast<C*>(nullptr));
         if constexpr (half) {
             if (pass == OBSERVE) {
-                widen(H(), static_cast<const uint16_t*>(p[1]) + at, widened, n);
-                follow(H(), static_cast<const uint16_t*>(p[0]) + at, t.mean, n);
+                widen(H(), as<uint16_t>(block.pointers[1], at), widened, n);
+                follow(H(), as<uint16_t>(block.pointers[0], at), t.mean, n);
                 t.grad = widened;
             }
         }
         sums.add(pass == OBSERVE ? observe(t, n, block.first, k) : pass == PROBE ? probe(t, n, k) : move(t, n, k));
         if constexpr (half)
-            if (pass == MOVE) narrow(H(), t.mean, static_cast<uint16_t*>(p[0]) + at, n);
+            if (pass == MOVE) narrow(H(), t.mean, as<uint16_t>(block.pointers[0], at), n);
     }
     return sums;
 }
 
 constexpr auto FORMATS = {  // the order of FORMATS in native.py
-    work<Wide<float>, float, Wide<float>>, work<Wide<double>, double, Wide<double>>, work<Brain, float, Wide<float>>,
-    work<Half, float, Wide<float>>,        work<Wide<float>, float, Brain>,          work<Brain, float, Brain>,
-    work<Half, float, Brain>};
+    work<Same, Chunk<float>, float>, work<Same, Chunk<double>, double>, work<Brain, Chunk<float>, float>,
+    work<Half, Chunk<float>, float>, work<Same, Rounded, float>,        work<Brain, Rounded, float>,
+    work<Half, Rounded, float>};
 
 }  // namespace
 
