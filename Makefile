@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Touched after a successful installation; older than what it was made from means: install again.
 STAMP := $(VENV)/.arturo-installed
 
-.PHONY: help run test lint clean
+.PHONY: help run test lint dist clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -22,6 +22,15 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy arturo
+
+# The hook of PEP 517 makes the source distribution and pip the wheel from that, so that a file missing there is noticed here.
+dist: $(STAMP)  ## source distribution and wheel in dist/, the wheel tried in an empty environment
+	rm -rf dist build/empty
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-cache-dir --no-deps -w dist dist/arturo-*.tar.gz
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --disable-pip-version-check -c constraints.txt dist/arturo-*.whl
+	build/empty/bin/python tests/test_dist.py native
 
 clean:  ## remove caches and build output; keeps .venv and runs/
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

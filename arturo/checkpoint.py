@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo.kernels import native
+
 BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
+ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
+LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
+PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096
 HALF = (torch.float16, torch.bfloat16)
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -42,6 +47,24 @@ def buffer_dtype(param: Tensor) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
+def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
+    """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
+
+    Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
+    lines of the same set of the first cache at once, as many as it has ways: the C++ step took a fifth longer.
+    """
+    if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
+        return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)
+    model = torch.empty_like(like, device="meta", memory_format=torch.preserve_format)
+    skip = place * PLACE // dtype.itemsize
+    return torch.empty(skip + like.numel(), dtype=dtype).as_strided(like.shape, model.stride(), skip)
+
+
+def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The buffers of one parameter's state, in the order of :class:`arturo.kernels.batch.Batch`: its keys tell the form."""
+    return ROUNDED if "P_slope" in entry else BUFFERS
+
+
 def seal(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state dict with its tensors sealed; a foreign one is refused."""
     refuse_foreign(state_dict)
@@ -55,11 +78,15 @@ def seal(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def unseal(param: Tensor, entry: dict[str, Any]) -> None:
-    """Open the tensors of one parameter's state, on its device; buffers in :func:`buffer_dtype`, in place of ``entry``."""
+    """Open the tensors of one parameter's state, on its device; buffers in their own dtype, in place of ``entry``."""
+    names = buffer_names(entry)
+    own = {name: torch.bfloat16 if names is ROUNDED else buffer_dtype(param) for name in names}
+    own["mean"] = buffer_dtype(param)
     for name, value in entry.items():
         if isinstance(value, Sealed):
-            dtype = buffer_dtype(param) if name in (*BUFFERS, "mean") else value.tensor.dtype
-            entry[name] = value.tensor.to(device=param.device, dtype=dtype, copy=True)
+            tensor = value.tensor.to(device=param.device)
+            place = names.index(name) + 1 if name in names else 0
+            entry[name] = apart(tensor, own.get(name, tensor.dtype), place).copy_(tensor)
     real = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
     if real.dtype not in HALF:
         entry.pop("mean", None)
@@ -70,8 +97,8 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError for a state dict that another optimizer wrote."""
     groups, entries = state_dict["param_groups"], [e for e in state_dict["state"].values() if e]
-    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, "mean", "step", "eta"})
-    lacking = [name for name in (*BUFFERS, "step", "eta") if any(name not in e for e in entries)]
+    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, "mean", "step", "eta"})
+    lacking = sorted({name for e in entries for name in (*buffer_names(e), "step", "eta") if name not in e})
     if all("prior_weight" in g for g in groups) and not foreign and not lacking:
         return
     name = next((owner for option, owner in _SIGNATURES.items() if any(option in g for g in groups)), "another optimizer")

@@ -41,7 +41,8 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     for slot, lr, e in zip(live, lrs, each, strict=True):
         share = e / bound
         share = torch.where(share >= SMALLEST_SHARE, share, 0.0)
-        batches.append((kernel_of(slot), slot.batch(lr, e, share, [step == 0 for step in slot.step]), share))
+        batch, kernel = slot.batch(lr, e, slot.step), kernel_of(slot)
+        batches.append((kernel, kernel.prepare(batch), share, batch.alive))
         size = size + sum(p.numel() for p in slot.param) * (lr > 0)
 
     missing = torch.zeros((), device=device, dtype=dtype)
@@ -53,14 +54,14 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if limit is not None:
             w = torch.where(limit, 1.0, w)
         tables: list[Tensor] = []
-        for kernel, batch, share in batches:
+        for kernel, batch, share, alive in batches:
             s_w, eta_w = _units(share, eta, w, limit)
             rows = (kernel.observe if observe else kernel.probe)(batch, s_w, eta_w)
             table = rows.to(device)
             tables.append(share * table[:, :3])
             if observe:
                 count = table[:, 3].sum()
-                missing = missing + (count if batch.alive is None else count * batch.alive)
+                missing = missing + (count if alive is None else count * alive)
         sums = _sum_in_order(tables)
         C, dC, _ = constraint(torch.ones_like(w), w, sums[0], sums[1], sums[2])
         return C, dC
@@ -83,8 +84,8 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     moving = (largest > 0) & (missing < size) & C.isfinite()
     parts: list[Tensor] = []
     w = eta.clamp(min=1)
-    for (kernel, batch, share), slot in zip(batches, live, strict=True):
-        moves = moving if batch.alive is None else moving & batch.alive
+    for (kernel, batch, share, alive), slot in zip(batches, live, strict=True):
+        moves = moving if alive is None else moving & alive
         rows = kernel.move(batch, *_units(share, eta, w, None), scale, moves)
         parts.append(share * rows.to(device))
         for step, state in zip(slot.step, slot.eta, strict=True):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 TOLERANCE = 5e-4  # |KL / bound - 1| of an active step stays under 1e-3: half of it is spent aiming low, half on the landing
 MOST_EVALUATIONS = 60  # newton needs 1 to 8; only an unguarded surrogate (curvature_floor=None) can come here
+SUM_ERROR = 2e-6  # relative; the C++ kernel adds up chunks of 256 entries in float32, everything else is float64
 DEVICE_UPDATES = 3  # of newton_fixed; `move` scales the rest away, so more would only refine the direction
 PUBLISHED_CEILING = 10_000.0
 PUBLISHED_BRACKET = 0.5
@@ -126,7 +127,7 @@ def landing_bound(at: Evaluation, eta: float) -> float:
     .. math:: C(\eta) \le C(\eta_0) \left[(1 + t m_1)^{-2} + 3 t^2 (m_2 - m_1^2) (1 + \min(t, 0)/\eta_0)^{-4}\right].
 
     Example:
-        >>> round(landing_bound(Evaluation(1.0, 2.0, -2.0, 3.0), 3.0), 6)  # C = 8 / (1 + eta)^2: the bound is sharp
+        >>> round(landing_bound(Evaluation(1.0, 2.0, -2.0, 3.0), 3.0), 4)  # C = 8 / (1 + eta)^2: the bound is sharp
         0.5
     """
     t = eta - at.eta
@@ -134,7 +135,7 @@ def landing_bound(at: Evaluation, eta: float) -> float:
         return at.C
     m_1 = -at.dC / (2 * at.C)
     m_2 = at.ddC / (6 * at.C)
-    variance = max(m_2 - m_1 * m_1, 1e-12 * m_2)  # never below the rounding of the difference
+    variance = max(m_2 - m_1 * m_1, SUM_ERROR * m_2)  # never below the rounding of the difference
     nearest = 1 + min(t, 0) / at.eta if at.eta > 0 else 1.0
     return at.C * ((1 + t * m_1) ** -2 + 3 * t * t * variance * nearest**-4)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from arturo import dual
-from arturo.kernels import Kernel, eager
+from arturo.kernels import Kernel, native
 from arturo.step import SMALLEST_SHARE, Slot, StepInfo, bounds
 from arturo.trust_region import Scalar, constraint
 
@@ -29,12 +29,12 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel]) -> StepInf
 
     batches, previous, size = [], None, 0
     for slot, lr, e in live:
-        first = [step == 0 for step in torch.stack(slot.step).tolist()]
+        steps = torch.stack(slot.step).tolist()
         if previous is None:
-            previous = next((eta.item() for eta, new in zip(slot.eta, first, strict=True) if not new), None)
+            previous = next((eta.item() for eta, step in zip(slot.eta, steps, strict=True) if step > 0), None)
         share = e / bound if e / bound >= SMALLEST_SHARE else 0.0
-        kernel, batch = kernel_of(slot), slot.batch(lr, e, share, first)
-        batches.append((kernel, batch.in_pieces() if kernel is eager else batch))
+        kernel = kernel_of(slot)
+        batches.append((kernel, kernel.prepare(slot.batch(lr, e, steps)), share))
         size += sum(p.numel() for p in slot.param)
 
     missing = 0
@@ -42,8 +42,7 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel]) -> StepInf
     def evaluate(eta: float, name: str = "probe") -> dual.Evaluation:
         nonlocal missing
         rows, shares, w = [], [], max(1.0, eta)
-        for kernel, batch in batches:
-            share = batch.constants.share
+        for kernel, batch, share in batches:
             s_w, eta_w = (0.0, 1.0) if share == 0 or math.isinf(eta) else (share / w, eta / w)
             found = getattr(kernel, name)(batch, s_w, eta_w)
             rows.append(found)
@@ -62,12 +61,9 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel]) -> StepInf
     solution = dual.solve(rule, previous, fixed, at, bound, evaluate)
 
     eta, kl, w = solution.eta, [], max(1.0, solution.eta)
-    for kernel, batch in batches:
-        share = batch.constants.share
+    for kernel, batch, share in batches:
         s_w, eta_w = (0.0, 1.0) if share == 0 else (share / w, eta / w)
         kl += [share * s_0 / (2 * w * w) for s_0 in kernel.move(batch, s_w, eta_w, 1.0).tolist()]
     for slot, _, _ in live:
-        torch._foreach_add_(slot.step, 1)
-        for state in slot.eta:
-            state.fill_(eta)
+        native.count(slot.step, slot.eta, eta)
     return StepInfo(eta, math.fsum(kl), bound, solution.evaluations, solution.active, missing)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from arturo.surrogates import SURROGATES
@@ -65,6 +66,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "surrogate": (lambda value: value in SURROGATES, f"one of {', '.join(map(repr, SURROGATES))}"),
     "dual": (lambda value: value in DUALS, f"one of {', '.join(map(repr, DUALS))}"),
     "init": (lambda value: value in INITS, f"one of {', '.join(map(repr, INITS))}"),
+    "state_dtype": (
+        lambda value: value is None or value is torch.bfloat16,
+        "torch.bfloat16, or None for float32 or wider",
+    ),
     "foreach": (_or_none(_boolean), "True, False or None"),
     "fused": (_or_none(_boolean), "True, False or None"),
     "capturable": (_boolean, "True or False"),

@@ -13,10 +13,10 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import checkpoint, hyperparameters
-from arturo.checkpoint import BUFFERS, HALF
+from arturo.checkpoint import BUFFERS, HALF, ROUNDED, apart
 from arturo.device_step import device_step
 from arturo.host_step import host_step
-from arturo.kernels import Kernel, eager, foreach, native
+from arturo.kernels import Kernel, compiled, eager, foreach, native
 from arturo.kernels.batch import sum_dtype
 from arturo.step import Slot, StepInfo
 
@@ -57,8 +57,13 @@ class Arturo(Optimizer):
         eta: a fixed multiplier instead of a trust region (the paper's ablation).
         curvature_floor: least curvature in denominators. None: no guard, as published; the bound is then not guaranteed.
         init: ``"consistent"`` starts the intercept at g - a_0 mu, ``"gradient"`` at g, as published.
+        state_dtype: ``torch.bfloat16`` keeps the state in 12 bytes per weight instead of 24, rounded stochastically by a hash
+            of step and position, so that runs repeat and resume bit for bit. None: float32, or float64 under float64
+            parameters. Read when a parameter's state is made.
         foreach: True for the ``torch._foreach`` implementation, False for the loop. None: the best there is.
-        fused: True for the C++ kernel (CPU only), False to do without it. None: where it was built.
+        fused: True for one kernel per pass: the C++ one on the CPU where it was built, else one that ``torch.compile`` makes
+            (some seconds at the first step; also on accelerators and under ``capturable``). False: neither. None: the C++
+            kernel where it was built.
         capturable: no host read in the step, so that it can be captured in a graph. Accelerators always step that way.
         maximize: maximize the objective instead.
 
@@ -102,6 +107,7 @@ class Arturo(Optimizer):
         eta: float | None = None,
         curvature_floor: float | None = 0.0,
         init: str = "consistent",
+        state_dtype: torch.dtype | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -124,6 +130,7 @@ class Arturo(Optimizer):
             "eta": eta,
             "curvature_floor": curvature_floor,
             "init": init,
+            "state_dtype": state_dtype,
             "foreach": foreach,
             "fused": fused,
             "capturable": capturable,
@@ -171,31 +178,30 @@ class Arturo(Optimizer):
         P_bb: list[Tensor],
         step: list[Tensor],
         eta: list[Tensor],
+        number: list[int],
+        start: int,
     ) -> None:
         """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
-        for p in group["params"]:
-            if p.grad is None:
+        for i, p in enumerate(group["params"], start):
+            g = p.grad
+            if g is None:
                 continue
-            if p.grad.is_sparse:
+            if g.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
-            if hasattr(p, "device_mesh"):
+            if type(p) is not torch.nn.Parameter and hasattr(p, "device_mesh"):
                 raise RuntimeError(
                     f"Arturo does not support {type(p).__name__} parameters (FSDP2, tensor parallel) yet: its one trust region "
                     "would be solved over each shard alone. Plain parameters work, under DistributedDataParallel too"
-                )
-            if group["fused"] and (p.device.type != "cpu" or group["capturable"] or not native.available()):
-                raise RuntimeError(
-                    "fused=True needs the C++ extension, parameters on the CPU and capturable=False, but the extension is "
-                    f"{'there' if native.available() else 'not built'}, a parameter is on {p.device} and capturable is "
-                    f"{group['capturable']} (use fused=None for the best there is)"
                 )
             state = self.state[p]
             if len(state) == 0:
                 self._init_state(group, p, state)
             param.append(p)
-            grad.append(p.grad)
+            number.append(i)
+            grad.append(g)
             mean.append(state.get("mean", p))
-            for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), (*BUFFERS, "step", "eta"), strict=True):
+            names = (*checkpoint.buffer_names(state), "step", "eta")
+            for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
                 tensors.append(state[name])
         if param and self._info is None:
             device = param[0].device
@@ -214,8 +220,11 @@ class Arturo(Optimizer):
             P_0 = math.sqrt(q * r) if q > 0 else r
         state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
         state["eta"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
-        for name, value in zip(BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True):
-            state[name] = torch.full_like(real, value, dtype=checkpoint.buffer_dtype(p), memory_format=torch.preserve_format)
+        rounded = group["state_dtype"] is not None
+        dtype = group["state_dtype"] if rounded else checkpoint.buffer_dtype(p)
+        values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
+        for place, (name, value) in enumerate(values.items(), 1):
+            state[name] = apart(real, dtype, place).fill_(value)
         if real.dtype in HALF:
             state["mean"] = real.to(torch.float32)
 
@@ -241,9 +250,11 @@ class Arturo(Optimizer):
                 loss = closure()
         slots: list[Slot] = []
         on_device = torch.compiler.is_compiling()
+        start = 0
         for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [])
-            self._init_group(group, *slot[1:])
+            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [])
+            self._init_group(group, *slot[1:], start)
+            start += len(group["params"])
             slot = slot.as_vectors()
             on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in slot.param)
             slots.append(slot)
@@ -292,14 +303,23 @@ class Arturo(Optimizer):
 def _host_kernel(slot: Slot) -> Kernel:
     """The C++ passes where they were built, else the loop; unless told."""
     group = slot.group
-    if group["foreach"] is None and group["fused"] is not False and native.available():
+    if group["foreach"] is not None or group["fused"] is False:
+        return foreach if group["foreach"] else eager
+    if native.available():
         return native
-    return foreach if group["foreach"] else eager
+    if group["fused"]:
+        return compiled
+    native.say_once_that_it_is_missing()
+    return eager
 
 
 def _device_kernel(slot: Slot) -> Kernel:
-    """``_foreach`` on accelerators, where launches count, the loop elsewhere and under a compiler; unless told."""
+    """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
+    if torch.compiler.is_compiling():
+        return foreach if slot.group["foreach"] else eager
+    if slot.group["fused"]:
+        return compiled
     chosen = slot.group["foreach"]
     if chosen is None:
-        chosen = all(p.device.type != "cpu" for p in slot.param) and not torch.compiler.is_compiling()
+        chosen = all(p.device.type != "cpu" for p in slot.param)
     return foreach if chosen else eager

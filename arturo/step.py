@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from arturo.hyperparameters import SMALLEST_FLOOR
+from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants
 from arturo.trust_region import Scalar
 
@@ -48,7 +49,7 @@ class StepInfo(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One parameter group with the tensors that take part in this step, list by list."""
+    """One parameter group with the tensors that take part in this step, list by list; P as in :class:`Batch`."""
 
     group: dict[str, Any]
     param: list[Tensor]
@@ -62,17 +63,20 @@ class Slot(NamedTuple):
     P_bb: list[Tensor]
     step: list[Tensor]
     eta: list[Tensor]
+    number: list[int]  # each parameter's place among all of the optimizer's
 
     def as_vectors(self) -> Slot:
         """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
 
         A 0-d tensor would take on the dual's float64, and torch.compile loses what is written to a 0-d float64 input.
         """
+        if not any(p.is_complex() or p.dim() == 0 for p in self.param):
+            return self
         vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
-        return Slot(self.group, *vectors, self.step, self.eta)  # type: ignore[call-arg]
+        return Slot(self.group, *vectors, self.step, self.eta, self.number)  # type: ignore[call-arg, arg-type]
 
-    def batch(self, lr: Scalar, bound: Scalar, share: Scalar, first: list[Any]) -> Batch:
-        """The kernel's view of this slot."""
+    def batch(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> Batch:
+        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device."""
         group = self.group
         rho_lam = group["prior_weight"] * group["prior_precision"]
         floor = group["curvature_floor"]
@@ -86,16 +90,24 @@ class Slot(NamedTuple):
             a_0=group["initial_curvature"],
             consistent=group["init"] == "consistent",
             maximize=group["maximize"],
-            share=share,
             decay=_decay(bound * group["weight_decay"]) if group["weight_decay"] else 1.0,
         )
         alive = lr > 0 if isinstance(lr, Tensor) else None
-        return Batch(constants, *self[1:10], first, alive)
+        first = [step == 0 for step in steps]
+        seeds = [
+            rounding.seed(_integer(step), i) if prec.dtype == torch.bfloat16 else 0
+            for step, i, prec in zip(steps, self.number, self.prec, strict=True)
+        ]
+        return Batch(constants, *self[1:10], first, seeds, [0] * len(first), alive)
 
 
 def _as_vector(x: Tensor) -> Tensor:
     x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     return x if x.dim() else x.unsqueeze(0)
+
+
+def _integer(step: Any) -> Any:
+    return step.to(torch.int64) if isinstance(step, Tensor) else int(step)
 
 
 def _decay(part: Scalar) -> Scalar:

@@ -33,7 +33,7 @@ Scalar = float | Tensor
 S = TypeVar("S", float, Tensor)  # a number of the host, or one of the device
 
 
-def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: float) -> Tensor:
+def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: Scalar) -> Tensor:
     r"""Gradient of the regularised surrogate at the mean, :math:`a m + b + \rho\lambda m` (called ``num``).
 
     The raw slope stands here, even where it is negative: it predicts the gradient, and that it may do.
@@ -48,10 +48,10 @@ def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: float) -> Tensor:
         tensor([6.5000])
     """
     num = a * m + b
-    return num + rho_lam * m if rho_lam else num
+    return num if isinstance(rho_lam, float) and rho_lam == 0 else num + rho_lam * m
 
 
-def curvature(a: Tensor, rho_lam: float, floor: float | None) -> Tensor:
+def curvature(a: Tensor, rho_lam: Scalar, floor: Scalar | None) -> Tensor:
     r"""Curvature of the regularised surrogate, :math:`\max(a, floor) + \rho\lambda` (called ``A``).
 
     The floor is ours: the paper divides by ``a`` whatever its sign (``floor=None``). In loss per squared weight.
@@ -78,7 +78,7 @@ def step_direction(num: Tensor, A: Tensor, prec: Tensor, s_w: Scalar, eta_w: Sca
     return num / den, den
 
 
-def primal_precision(A: Tensor, prec: Tensor, rho: float, nu: float) -> Tensor:
+def primal_precision(A: Tensor, prec: Tensor, rho: Scalar, nu: Scalar) -> Tensor:
     r"""Next diagonal precision, :math:`(A + \nu\,prec) / (\rho + \nu)` (``eq:primal_var``, inverted).
 
     It does not depend on eta. Its fixed point is :math:`A / \rho`. Per squared weight.
@@ -87,7 +87,7 @@ def primal_precision(A: Tensor, prec: Tensor, rho: float, nu: float) -> Tensor:
         >>> primal_precision(torch.tensor([2.0]), torch.tensor([4.0]), rho=0.5, nu=1.5)  # 4 is the fixed point of 2 / 0.5
         tensor([4.])
     """
-    return (A + nu * prec) / (rho + nu)
+    return (A + nu * prec) * (1 / (rho + nu))
 
 
 def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,13 +25,10 @@ def noise(t, shape, dtype):
 
 
 def pair(dtype, kernel):
-    """A half-precision parameter and a float32 one with the same values, each with its optimizer.
-
-    The C++ kernel does not take half precision: the float32 run must do without it too to have the same bits.
-    """
+    """A half-precision parameter and a float32 one with the same values, each with its optimizer."""
     p = torch.nn.Parameter(noise(99, (6, 5), dtype))
     twin = torch.nn.Parameter(p.detach().float())
-    return p, twin, Arturo([p], **kernel), Arturo([twin], fused=False, **copy.deepcopy(kernel))
+    return p, twin, Arturo([p], **kernel), Arturo([twin], **copy.deepcopy(kernel))
 
 
 def same_step(t, p, twin, optimizer, plain):

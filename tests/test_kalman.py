@@ -106,14 +106,17 @@ def test_positive_definite_over_a_million_float32_steps(q):
     a, b, P_aa, P_ab, P_bb = start(24, P=q**0.5 or 1.0, dtype=torch.float32)
     prec, sums = torch.ones(24), torch.empty(1, 4, dtype=torch.float64)
     k = native.Constants(q=q, r=1.0, nu=1.0, decay=1.0, s_w=1.0, eta_w=1.0, limit=1e18, has_floor=1)
-    pointers = (ctypes.c_void_p * 8)(0, 0, *(x.data_ptr() for x in (prec, a, b, P_aa, P_ab, P_bb)))
-    fixed = ctypes.c_int32(0), ctypes.c_int64(1), (ctypes.c_int64 * 1)(24), pointers, (ctypes.c_uint8 * 1)(0)
+    pointers = (ctypes.c_void_p * 9)(0, 0, 0, *(x.data_ptr() for x in (prec, a, b, P_aa, P_ab, P_bb)))
+    float32 = native.FORMATS.index((torch.float32, torch.float32, torch.float32))
+    size, zero = (ctypes.c_int64 * 1)(24), (ctypes.c_int64 * 1)(0)  # not the first, no seed, no offset
+    tensors = ctypes.c_int64(1), size, pointers, zero, zero, zero
     rest = ctypes.byref(k), ctypes.c_int32(1), ctypes.c_void_p(sums.data_ptr())
     for _ in range(1000):
         m, g, wander = weights_and_gradients(generator, wander)
         for t in range(1000):
-            pointers[0], pointers[1] = m.data_ptr() + 96 * t, g.data_ptr() + 96 * t  # 24 floats a row
-            native.library().arturo_pass(ctypes.c_int32(native.OBSERVE), *fixed, *rest)
+            pointers[0] = pointers[2] = m.data_ptr() + 96 * t  # 24 floats a row
+            pointers[1] = g.data_ptr() + 96 * t
+            native.library().arturo_pass(ctypes.c_int32(float32), ctypes.c_int32(native.OBSERVE), *tensors, *rest)
         assert_positive_definite(P_aa, P_ab, P_bb)
         assert bool(torch.stack([a, b, P_aa, P_ab, P_bb]).isfinite().all())
 

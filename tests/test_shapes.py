@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arturo import Arturo
-from arturo.kernels import batch
+from arturo.kernels import eager
 
 
 def draw(seed, shape, dtype=torch.float32):
@@ -132,7 +132,7 @@ def test_lazily_conjugated_gradients(kernel):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", [batch.PIECE + 1, 2 * batch.PIECE])
+@pytest.mark.parametrize("size", [eager.PIECE + 1, 2 * eager.PIECE])
 def test_tensors_larger_than_a_piece(dtype, size, monkeypatch, quadratic, snapshot):
     """Split or whole: with eta fixed the same bits, with the dual the same step to rounding of the sums."""
 
@@ -144,7 +144,7 @@ def test_tensors_larger_than_a_piece(dtype, size, monkeypatch, quadratic, snapsh
 
     split, split_newton = run(2.0), run(None)
     with monkeypatch.context() as patched:
-        patched.setattr(batch, "PIECE", 10**9)
+        patched.setattr(eager, "PIECE", 10**9)
         whole, whole_newton = run(2.0), run(None)
     for x, y in zip(split[1], whole[1], strict=True):
         assert torch.equal(x, y)
@@ -171,7 +171,7 @@ def test_pieces_count_missing_entries_and_first_observations(monkeypatch, quadra
         return optimizer, params
 
     whole, params = run()
-    monkeypatch.setattr(batch, "PIECE", 4)
+    monkeypatch.setattr(eager, "PIECE", 4)
     split, twins = run()
     for p, twin in zip(params, twins, strict=True):
         assert torch.equal(p, twin)

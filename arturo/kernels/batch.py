@@ -9,27 +9,28 @@ from torch import Tensor
 
 from arturo.trust_region import Scalar
 
-PIECE = 1 << 15  # entries: 128 KiB in float32, so that a chain of operations stays in cache; measured best of 2^13 to 2^17
-
 
 class Constants(NamedTuple):
     """The numbers of one parameter group, in the paper's letters."""
 
-    q: float  # drift of the filter
-    r: float  # noise of the gradient
-    rho: float
-    rho_lam: float
-    nu: float
-    floor: float | None
-    a_0: float
+    q: Scalar  # drift of the filter
+    r: Scalar  # noise of the gradient
+    rho: Scalar
+    rho_lam: Scalar
+    nu: Scalar
+    floor: Scalar | None
+    a_0: Scalar
     consistent: bool  # b_0 = g - a_0 m, not g
     maximize: bool
-    share: Scalar  # s: this group's bound over the largest
     decay: Scalar  # factor on the mean before anything else
 
 
 class Batch(NamedTuple):
-    """Lists of equal length; ``mean`` is the parameter itself unless that is half precision."""
+    """Lists of equal length; ``mean`` is the parameter itself unless that is half precision.
+
+    State in bfloat16 has ``P_slope`` and ``P_rest`` of :func:`arturo.surrogates.kalman.factored_update` in the place of
+    ``P_ab`` and ``P_bb``.
+    """
 
     constants: Constants
     param: list[Tensor]
@@ -41,32 +42,39 @@ class Batch(NamedTuple):
     P_aa: list[Tensor]
     P_ab: list[Tensor]
     P_bb: list[Tensor]
-    first: list[bool] | list[Tensor]  # nothing was observed yet: b is to be set
+    first: list[Any]  # bool or 0-d tensor: nothing was observed yet, b is to be set
+    seed: list[Any]  # int or 0-d tensor: of the rounding bits, see arturo.kernels.rounding
+    offset: list[int]  # index of the first entry in the whole parameter: the start of a piece or a shard
     alive: Tensor | None  # device-side flag: False leaves every bit as it is (None: True)
 
     def select(self, chosen: list[int]) -> Batch:
         """The batch of these tensors only."""
         if len(chosen) == len(self.param):
             return self
-        columns = [[column[i] for i in chosen] for column in self[1:11]]
-        return Batch(self.constants, *columns, self.alive)  # type: ignore[arg-type, call-arg]
+        columns = [[column[i] for i in chosen] for column in self.columns]
+        return Batch(self.constants, *columns, self.alive)  # type: ignore[call-arg, arg-type]
 
-    def in_pieces(self) -> Batch:
-        """The same weights as flat pieces of at most :data:`PIECE` entries, so that temporaries stay small and in cache.
+    def in_pieces(self, size: int) -> Batch:
+        """The same weights as flat pieces of at most ``size`` entries, so that temporaries stay small.
 
         Tensors that are not contiguous stay whole.
         """
-        if all(p.numel() <= PIECE for p in self.param):
+        if all(p.numel() <= size for p in self.param):
             return self
         rows: list[tuple[Any, ...]] = []
-        for tensors in zip(*self[1:11], strict=True):
-            whole, first = tensors[:-1], tensors[-1]
-            if all(x.is_contiguous() for x in whole):
-                rows += [(*piece, first) for piece in zip(*(x.view(-1).split(PIECE) for x in whole), strict=True)]
+        for *tensors, first, seed, offset in zip(*self.columns, strict=True):
+            if all(x.is_contiguous() for x in tensors):
+                pieces = zip(*(x.view(-1).split(size) for x in tensors), strict=True)
+                rows += [(*piece, first, seed, offset + i * size) for i, piece in enumerate(pieces)]
             else:
-                rows.append(tensors)
+                rows.append((*tensors, first, seed, offset))
         columns = [list(column) for column in zip(*rows, strict=True)]
-        return Batch(self.constants, *columns, self.alive)  # type: ignore[arg-type, call-arg]
+        return Batch(self.constants, *columns, self.alive)  # type: ignore[call-arg, arg-type]
+
+    @property
+    def columns(self) -> tuple[list[Any], ...]:
+        """The lists: nine of tensors, then ``first``, ``seed`` and ``offset``."""
+        return self[1:13]
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:

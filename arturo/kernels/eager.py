@@ -1,7 +1,7 @@
 """The passes in plain tensor operations: works on any device, and is what the other kernels are measured against.
 
 ``observe_tensor`` and its siblings are pure functions of one parameter's tensors. The loop applies them one by one, so
-that only one tensor's temporaries are alive at a time.
+that only one tensor's temporaries are alive at a time, and cuts large tensors into pieces, so that these stay in cache.
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 
 from arturo import trust_region
+from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants, largest_gradient, sum_dtype
 from arturo.surrogates import kalman
 from arturo.trust_region import Scalar
+
+PIECE = 1 << 15  # entries: 128 KiB in float32, so that a chain of operations stays in cache; measured best of 2^13 to 2^17
+Filter = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # a, b and the three numbers of P
+
+
+def prepare(batch: Batch) -> Batch:
+    return batch if torch.compiler.is_compiling() else batch.in_pieces(PIECE)
 
 
 def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
@@ -20,9 +28,11 @@ def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
     for i, mean in enumerate(batch.mean):
         if mean.dtype != batch.param[i].dtype:
             follow_parameter(mean, batch.param[i], batch.alive)
-        old = batch.a[i], batch.b[i], batch.P_aa[i], batch.P_ab[i], batch.P_bb[i]
-        new, row = observe_tensor(k, batch.grad[i], mean, batch.prec[i], old, batch.first[i], s_w, eta_w)
-        for target, value in zip(old, new, strict=True):
+        stored = batch.a[i], batch.b[i], batch.P_aa[i], batch.P_ab[i], batch.P_bb[i]
+        new, row = observe_tensor(
+            k, batch.grad[i], mean, batch.prec[i], stored, batch.first[i], batch.seed[i], batch.offset[i], s_w, eta_w
+        )
+        for target, value in zip(stored, new, strict=True):
             write(target, value, batch.alive)
         rows.append(row)
     return stack(rows)
@@ -31,7 +41,7 @@ def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
 def probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
     k = batch.constants
     rows = [
-        probe_tensor(k, mean * k.decay, prec, a, b, s_w, eta_w)
+        probe_tensor(k, mean * k.decay, prec.to(mean.dtype), a.to(mean.dtype), b.to(mean.dtype), s_w, eta_w)
         for mean, prec, a, b in zip(batch.mean, batch.prec, batch.a, batch.b, strict=True)
     ]
     return stack(rows)
@@ -39,12 +49,14 @@ def probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
 
 def move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
     k, rows = batch.constants, []
-    for param, mean, prec, a, b in zip(batch.param, batch.mean, batch.prec, batch.a, batch.b, strict=True):
-        new_mean, new_prec, row = move_tensor(k, mean, prec, a, b, s_w, eta_w, scale)
+    for i, (mean, prec) in enumerate(zip(batch.mean, batch.prec, strict=True)):
+        new_mean, new_prec, row = move_tensor(
+            k, mean, prec, batch.a[i], batch.b[i], batch.seed[i], batch.offset[i], s_w, eta_w, scale
+        )
         write(mean, new_mean, moving)
         write(prec, new_prec, moving)
-        if mean.dtype != param.dtype:
-            write(param, mean, moving)
+        if mean.dtype != batch.param[i].dtype:
+            write(batch.param[i], mean, moving)
         rows.append(row)
     return stack(rows)
 
@@ -54,25 +66,32 @@ def observe_tensor(
     grad: Tensor,
     mean: Tensor,
     prec: Tensor,
-    old: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    stored: Filter,
     first: bool | Tensor,
+    seed: int | Tensor,
+    offset: int,
     s_w: Scalar,
     eta_w: Scalar,
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The filter's new ``a, b, P_aa, P_ab, P_bb`` and the row ``S_0, S_1, S_2, missing`` at the trial eta."""
+) -> tuple[Filter, Tensor]:
+    """What the filter stores next, and the row ``S_0, S_1, S_2, missing`` at the trial eta."""
     g = grad.to(mean.dtype)
     if k.maximize:
         g = -g
     seen = g.abs() <= largest_gradient(g.dtype)  # False for NaN too
     m = mean * k.decay
-    a, b, P_aa, P_ab, P_bb = old
+    rounded = is_rounded(prec)
+    prec, a, b, P_1, P_2, P_3 = widened(mean.dtype, prec, *stored)
     if first is not False:
         b_0 = kalman.first_intercept(g, seen, m, k.a_0, k.consistent)
         b = b_0 if first is True else torch.where(first, b_0, b)
-    a, b, P_aa, P_ab, P_bb = kalman.filter_update(a, b, P_aa, P_ab, P_bb, g, seen, m, k.q, k.r)
-    missing = seen.numel() - seen.sum(dtype=sum_dtype(m.device))
+    update = kalman.factored_update if rounded else kalman.filter_update
+    new = update(a, b, P_1, P_2, P_3, g, seen, m, k.q, k.r)
+    if rounded:
+        new = round_filter(new, stored[0], seed, offset)
+    a, b = widened(mean.dtype, *new[:2])  # the step follows the model as it is stored
+    missing = torch.where(seen, 0.0, 1.0).sum(dtype=sum_dtype(m.device))
     row = torch.cat([probe_tensor(k, m, prec, a, b, s_w, eta_w), missing.unsqueeze(0)])
-    return (a, b, P_aa, P_ab, P_bb), row
+    return new, row
 
 
 def probe_tensor(k: Constants, m: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar) -> Tensor:
@@ -84,15 +103,28 @@ def probe_tensor(k: Constants, m: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_
 
 
 def move_tensor(
-    k: Constants, mean: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar, scale: Scalar
+    k: Constants,
+    mean: Tensor,
+    stored_prec: Tensor,
+    a: Tensor,
+    b: Tensor,
+    seed: int | Tensor,
+    offset: int,
+    s_w: Scalar,
+    eta_w: Scalar,
+    scale: Scalar,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The new mean, the new precision, and ``S_0`` of the unscaled step."""
     m = mean * k.decay
+    prec, a, b = widened(mean.dtype, stored_prec, a, b)
     num = trust_region.model_gradient(a, b, m, k.rho_lam)
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, _ = trust_region.step_direction(num, A, prec, s_w, eta_w)
     s_0 = x.to(sum_dtype(m.device)).square().mul_(prec).sum()
-    return m - scale * s_w * x, trust_region.primal_precision(A, prec, k.rho, k.nu), s_0
+    new_prec = trust_region.primal_precision(A, prec, k.rho, k.nu)
+    if is_rounded(stored_prec):
+        new_prec = round_precision(new_prec, stored_prec, seed, offset)
+    return m - scale * s_w * x, new_prec, s_0
 
 
 def stack(rows: list[Tensor]) -> Tensor:
@@ -108,6 +140,28 @@ def follow_parameter(mean: Tensor, param: Tensor, alive: Tensor | None) -> None:
     """
     untouched = mean.to(param.dtype).view(torch.int16) == param.view(torch.int16)
     write(mean, torch.where(untouched, mean, param.to(mean.dtype)), alive)
+
+
+def is_rounded(stored: Tensor) -> bool:
+    """Whether this is state in bfloat16."""
+    return stored.dtype == torch.bfloat16
+
+
+def widened(dtype: torch.dtype, *stored: Tensor) -> tuple[Tensor, ...]:
+    """State in the mean's precision; itself where it already is."""
+    return tuple(x.to(dtype) for x in stored)
+
+
+def round_filter(new: Filter, like: Tensor, seed: int | Tensor, offset: int) -> Filter:
+    """``a, b`` and the factor of P in bfloat16."""
+    entry = rounding.entries(like, offset)
+    a, b, P_aa, slope, rest = (rounding.round_randomly(x, rounding.draw(seed, entry, i)) for i, x in enumerate(new))
+    return a, b, P_aa, slope, rest
+
+
+def round_precision(new: Tensor, like: Tensor, seed: int | Tensor, offset: int) -> Tensor:
+    """The precision in bfloat16."""
+    return rounding.round_randomly(new, rounding.draw(seed, rounding.entries(like, offset), 5))
 
 
 def write(target: Tensor, value: Tensor, flag: Tensor | None) -> None:

@@ -1,13 +1,17 @@
 """The passes in C++ for CPU tensors: one call per pass for the whole list, no temporaries, see ``native.cpp``.
 
-The extension is optional: without a compiler at install the eager kernel serves. Tensors it cannot take (half precision,
-layouts that differ between a parameter, its gradient and its state) go to the eager kernel, in the same pass.
+The extension is optional: without a compiler at install the eager kernel serves. Tensors it cannot take (layouts that differ
+between a parameter, its gradient and its state, tensor subclasses) go to the eager kernel, in the same pass.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
+import warnings
+from array import array
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +22,16 @@ from arturo.trust_region import Scalar
 
 OBSERVE, PROBE, MOVE = range(3)
 PLAIN = (Tensor, torch.nn.Parameter)  # a subclass may keep its numbers elsewhere than data_ptr says
+FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the order of FORMATS in native.cpp
+    (torch.float32, torch.float32, torch.float32),
+    (torch.float64, torch.float64, torch.float64),
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float16, torch.float32, torch.float32),
+    (torch.float32, torch.float32, torch.bfloat16),
+    (torch.bfloat16, torch.float32, torch.bfloat16),
+    (torch.float16, torch.float32, torch.bfloat16),
+)
+_FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 
 
 class Constants(ctypes.Structure):
@@ -28,6 +42,26 @@ class Constants(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit")),
         *((name, ctypes.c_int64) for name in ("has_floor", "consistent", "maximize")),
     ]
+
+
+class Table(NamedTuple):
+    """Tensors of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+
+    format: int
+    tensors: int
+    sizes: array[int]
+    pointers: array[int]
+    first: array[int]
+    seeds: array[int]
+    offsets: array[int]
+    constants: Constants
+
+
+class Prepared(NamedTuple):
+    """The tables, and what the eager kernel takes instead."""
+
+    tables: list[Table]
+    rest: Batch | None
 
 
 def _load() -> ctypes.CDLL | None:
@@ -52,58 +86,109 @@ def library() -> ctypes.CDLL:
     return _library
 
 
-def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    return _run(OBSERVE, batch, s_w, eta_w, 1.0)
+@functools.cache
+def say_once_that_it_is_missing() -> None:
+    """A warning, once per process."""
+    warnings.warn(
+        "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so the eager kernel serves: the same "
+        "steps, some ten times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
+        "made by torch.compile, or fused=False to do without this message",
+        stacklevel=2,
+    )
 
 
-def probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    return _run(PROBE, batch, s_w, eta_w, 1.0)
-
-
-def move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    return _run(MOVE, batch, s_w, eta_w, scale)
-
-
-def _run(kind: int, batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> Tensor:
-    """One call for the float32 tensors, one for the float64 ones, the rest eagerly."""
-    fits: dict[torch.dtype, list[int]] = {torch.float32: [], torch.float64: []}
+def prepare(batch: Batch) -> Prepared:
+    """Sort the tensors by format and write down where they are."""
+    chosen: dict[int, list[int]] = {}
     rest: list[int] = []
-    for i, tensors in enumerate(zip(*batch[1:10], strict=True)):
-        (fits[tensors[0].dtype] if _fits(tensors) else rest).append(i)
-    rows = [_call(kind, batch.select(chosen), s_w, eta_w, scale) for chosen in fits.values() if chosen]
-    if rest:
-        others = batch.select(rest)
-        if kind == OBSERVE:
-            rows.append(eager.observe(others, s_w, eta_w))
-        elif kind == PROBE:
-            rows.append(eager.probe(others, s_w, eta_w))
+    tensors = batch.columns[:9]
+    for i, row in enumerate(zip(*tensors, strict=True)):
+        found = _format(row)
+        if found is None:
+            rest.append(i)
         else:
-            rows.append(eager.move(others, s_w, eta_w, scale))
-    return torch.cat(rows)
+            chosen.setdefault(found, []).append(i)
+    tables = [_table(found, batch.select(indices)) for found, indices in chosen.items()]
+    return Prepared(tables, eager.prepare(batch.select(rest)) if rest else None)
 
 
-def _fits(tensors: tuple[Tensor, ...]) -> bool:
-    param, strides = tensors[0], tensors[0].stride()
-    if param.dtype not in (torch.float32, torch.float64) or not all(type(x) in PLAIN for x in tensors):
-        return False
-    dense = param.is_contiguous() or (param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last))
-    return dense and all(x.dtype == param.dtype and x.stride() == strides for x in tensors)
+def observe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    rows = [_call(table, OBSERVE, s_w, eta_w, 1.0) for table in prepared.tables]
+    return _joined(rows, None if prepared.rest is None else eager.observe(prepared.rest, s_w, eta_w))
 
 
-def _call(kind: int, batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> Tensor:
-    k, n, dtype = batch.constants, len(batch.mean), batch.mean[0].dtype
+def probe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    rows = [_call(table, PROBE, s_w, eta_w, 1.0)[:, :3] for table in prepared.tables]
+    return _joined(rows, None if prepared.rest is None else eager.probe(prepared.rest, s_w, eta_w))
+
+
+def move(prepared: Prepared, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
+    rows = [_call(table, MOVE, s_w, eta_w, scale)[:, 0] for table in prepared.tables]
+    return _joined(rows, None if prepared.rest is None else eager.move(prepared.rest, s_w, eta_w, scale))
+
+
+def count(steps: list[Tensor], etas: list[Tensor], eta: float) -> None:
+    """One more step and this eta in every parameter's state: two numbers each, for which two torch calls are dear."""
+    if _library is not None and all(x.dtype == torch.float32 for x in steps) and all(x.dtype == torch.float64 for x in etas):
+        pointers = array("Q", [x.data_ptr() for x in (*steps, *etas)])
+        _library.arturo_count(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]), ctypes.c_double(eta))
+    else:
+        torch._foreach_add_(steps, 1)
+        torch._foreach_zero_(etas)
+        torch._foreach_add_(etas, eta)
+
+
+def _joined(rows: list[Tensor], others: Tensor | None) -> Tensor:
+    rows = rows if others is None else [*rows, others]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _format(row: tuple[Tensor, ...]) -> int | None:
+    """The row of :data:`FORMATS` that fits, if the nine tensors are dense and lie in memory alike."""
+    param, grad, mean, prec, a, b, P_aa, P_ab, P_bb = row
+    found = _FORMAT_OF.get((param.dtype, mean.dtype, prec.dtype))
+    if (
+        found is None
+        or grad.dtype != param.dtype
+        or not prec.dtype == a.dtype == b.dtype == P_aa.dtype == P_ab.dtype == P_bb.dtype
+    ):
+        return None
+    if not all(type(x) in PLAIN for x in row):
+        return None
+    if all(x.is_contiguous() for x in row):
+        return found
+    strides = param.stride()
+    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+    return found if dense and all(x.stride() == strides for x in row) else None
+
+
+def _table(found: int, batch: Batch) -> Table:
+    k = batch.constants
     constants = Constants(
-        q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay, s_w=s_w, eta_w=eta_w, scale=scale,
-        limit=largest_gradient(dtype), floor=k.floor or 0.0, has_floor=k.floor is not None,
+        q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
+        limit=largest_gradient(batch.mean[0].dtype), floor=k.floor or 0.0, has_floor=k.floor is not None,
         consistent=k.consistent, maximize=k.maximize,
     )  # fmt: skip
-    fields = (batch.mean, batch.grad, batch.prec, batch.a, batch.b, batch.P_aa, batch.P_ab, batch.P_bb)
-    pointers = (ctypes.c_void_p * (8 * n))(*(x.data_ptr() for tensors in zip(*fields, strict=True) for x in tensors))
-    sizes = (ctypes.c_int64 * n)(*(x.numel() for x in batch.mean))
-    first = (ctypes.c_uint8 * n)(*(bool(x) for x in batch.first))
-    sums = torch.empty(n, 4, dtype=torch.float64)
+    rows = zip(*batch.columns[:9], strict=True)
+    return Table(
+        found,
+        len(batch.mean),
+        sizes=array("q", [x.numel() for x in batch.mean]),
+        pointers=array("Q", [x.data_ptr() for row in rows for x in row]),
+        first=array("B", batch.first),
+        seeds=array("I", batch.seed),
+        offsets=array("q", batch.offset),
+        constants=constants,
+    )
+
+
+def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> Tensor:
+    constants = table.constants
+    constants.s_w, constants.eta_w, constants.scale = s_w, eta_w, scale
+    sums = torch.empty(table.tensors, 4, dtype=torch.float64)
+    addresses = (ctypes.c_void_p(x.buffer_info()[0]) for x in table[2:7])
     library().arturo_pass(
-        ctypes.c_int32(kind), ctypes.c_int32(dtype == torch.float64), ctypes.c_int64(n), sizes, pointers, first,
+        ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *addresses,
         ctypes.byref(constants), ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
     )  # fmt: skip
-    return sums[:, 0] if kind == MOVE else sums[:, :3] if kind == PROBE else sums
+    return sums

@@ -12,8 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from arturo.trust_region import Scalar
 
-def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: bool) -> Tensor:
+
+def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: Scalar, consistent: bool) -> Tensor:
     r"""b before the first update: :math:`g - a_0 m` (``consistent``) or the published :math:`g`.
 
     With the published start the model's first gradient is :math:`a_0 m + g`: the first steps mostly shrink the weights.
@@ -30,7 +32,7 @@ def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: float, consistent: 
 
 
 def filter_update(
-    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: float, r: float
+    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: Scalar, r: Scalar
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     r"""One predict and update of the filter (``eq:filter_update_rule``); returns the new ``a, b, P_aa, P_ab, P_bb``.
 
@@ -54,15 +56,54 @@ def filter_update(
         (tensor([1.]), tensor([1.]))
     """
     det = (P_aa * P_bb - P_ab.square()).clamp(min=0) + q * (P_aa + P_bb) + q * q
-    P_aa = P_aa + q
-    P_bb = P_bb + q
-    h = P_ab + m * P_aa
-    v = r + (h.square() + det) / P_aa
-    error = torch.where(seen, (g - (a * m + b)) / v, torch.zeros_like(g))
+    P_aa, P_bb = P_aa + q, P_bb + q
+    a, b, inverse_v = _correct(a, b, P_aa, P_ab, P_bb, det, g, seen, m, r)
     m_det = m * det
-    a, b = a + h * error, b + (P_bb + m * P_ab) * error
-    P_ab = torch.where(seen, (r * P_ab - m_det) / v, P_ab)
-    P_aa = torch.where(seen, (r * P_aa + det) / v, P_aa)
-    P_bb = torch.where(seen, (r * P_bb + m * m_det) / v, P_bb)
+    P_ab = torch.where(seen, (r * P_ab - m_det) * inverse_v, P_ab)
+    P_aa = torch.where(seen, (r * P_aa + det) * inverse_v, P_aa)
+    P_bb = torch.where(seen, (r * P_bb + m * m_det) * inverse_v, P_bb)
     inside = P_aa.sqrt() * P_bb.sqrt() * (1 - 8 * torch.finfo(P_aa.dtype).eps)
     return a, b, P_aa, torch.minimum(torch.maximum(P_ab, -inside), inside), P_bb
+
+
+def factored_update(
+    a: Tensor, b: Tensor, P_aa: Tensor, slope: Tensor, rest: Tensor, g: Tensor, seen: Tensor, m: Tensor, q: Scalar, r: Scalar
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""The same update of P's square-root-free Cholesky factor, for state that is rounded (``state_dtype``).
+
+    P rounded entry by entry need not stay positive definite; :math:`P_{aa}`, :math:`slope = P_{ab} / P_{aa}` (of b on a)
+    and :math:`rest = P_{bb} - P_{ab}^2 / P_{aa}` (b's variance once a is known) are a variance whatever their last bits,
+    as long as the first and the last are positive. The new ones are
+
+    .. math:: P_{aa} \leftarrow \frac{r P_{aa} + \det}{v}, \quad
+        slope \leftarrow \frac{r P_{ab} - m \det}{r P_{aa} + \det}, \quad
+        rest \leftarrow \frac{r \det}{r P_{aa} + \det}
+
+    Example:
+        >>> one, half, seen = torch.ones(1), torch.full((1,), 0.5), torch.ones(1, dtype=torch.bool)
+        >>> plain = filter_update(one, one, one, half, one, one, seen, one, q=0.0, r=1.0)
+        >>> a, b, P_aa, slope, rest = factored_update(one, one, one, half, 0.75 * one, one, seen, one, q=0.0, r=1.0)
+        >>> [torch.allclose(x, y) for x, y in zip(plain, (a, b, P_aa, slope * P_aa, rest + slope**2 * P_aa), strict=True)]
+        [True, True, True, True, True]
+    """
+    P_ab = slope * P_aa
+    P_bb = rest + slope * P_ab
+    det = P_aa * rest + q * (P_aa + P_bb) + q * q
+    P_aa, P_bb = P_aa + q, P_bb + q
+    a, b, inverse_v = _correct(a, b, P_aa, P_ab, P_bb, det, g, seen, m, r)
+    total = r * P_aa + det
+    inverse = 1 / torch.where(seen, total, P_aa)
+    slope = torch.where(seen, r * P_ab - m * det, P_ab) * inverse
+    rest = torch.where(seen, r * det, det) * inverse
+    return a, b, torch.where(seen, total * inverse_v, P_aa), slope, rest
+
+
+def _correct(
+    a: Tensor, b: Tensor, P_aa: Tensor, P_ab: Tensor, P_bb: Tensor, det: Tensor, g: Tensor, seen: Tensor, m: Tensor, r: Scalar
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The new a and b, and 1 / v, from the prediction's variance and its determinant. K is the gain."""
+    h = P_ab + m * P_aa
+    inverse_v = P_aa / (r * P_aa + (h.square() + det))
+    K_a, K_b = h * inverse_v, (P_bb + m * P_ab) * inverse_v
+    error = torch.where(seen, g - (a * m + b), torch.zeros_like(g))
+    return a + K_a * error, b + K_b * error, inverse_v

@@ -1,0 +1,146 @@
+"""The whole training step: forward, backward and optimizer on the Fashion-MNIST CNN at batch 255, Arturo against fused AdamW.
+
+    python benchmarks/training_step.py --out results --threads 2
+
+Each contender trains a network of its own, all with the same start. A round shows them one batch, each in turn, the next round
+begins with the next of them; ratios are taken within a round. The optimizer's part is timed inside the step as well, so that
+the ratio can also be put together from medians: forward and backward of all contenders, which do the same there, plus the
+own optimizer. That is the same quantity with less noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import track
+from step_time import CONTENDERS, REFERENCE, command, load, machine, machine_line, missing, quartiles
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from arturo.lab import data, models
+
+BATCH = 255
+WARM_UP = 5  # rounds that do not count
+NAMES = ("native", "native-bf16", "adamw-fused")
+
+
+def batches(rounds: int) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
+    """Where the images come from, and the batches."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        source = data.load("fashion-mnist")
+        images, labels, said = source.train_images, source.train_labels, "Fashion-MNIST"
+    except FileNotFoundError:
+        images = torch.randint(256, (60 * BATCH, 1, 28, 28), dtype=torch.uint8, generator=generator)
+        labels = torch.randint(10, (60 * BATCH,), generator=generator)
+        said = "random images (no Fashion-MNIST here)"
+
+    def draw() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(rounds):
+            index = torch.randint(len(labels), (BATCH,), generator=generator)
+            yield images[index].float() / 255, labels[index]
+
+    return said, draw()
+
+
+class Trainer:
+    """A contender with a network of its own."""
+
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(0)
+        self.contender = CONTENDERS[name]
+        self.model = models.fashion_mnist_cnn()
+        with self.contender.around():
+            self.optimizer = self.contender.make(list(self.model.parameters()))
+        self.whole: list[float] = []  # seconds
+        self.own: list[float] = []  # of these in the optimizer
+
+    def train(self, images: Tensor, labels: Tensor) -> None:
+        with self.contender.around():
+            start = time.perf_counter()
+            self.optimizer.zero_grad()
+            cross_entropy(self.model(images), labels).backward()
+            before = time.perf_counter()
+            self.optimizer.step()
+            end = time.perf_counter()
+        self.whole.append(end - start)
+        self.own.append(end - before)
+
+
+def measure(names: list[str], rounds: int) -> dict[str, Any]:
+    """Interleaved training; what each contender took, and its ratios to the reference."""
+    said, stream = batches(rounds + WARM_UP)
+    trainers = {name: Trainer(name) for name in names}
+    order = list(trainers.values())
+    for number, batch in enumerate(track(stream, description="training", total=rounds + WARM_UP, transient=True)):
+        first = number % len(order)
+        for trainer in order[first:] + order[:first]:
+            trainer.train(*batch)
+    whole = {name: np.array(trainer.whole[WARM_UP:]) for name, trainer in trainers.items()}
+    own = {name: np.array(trainer.own[WARM_UP:]) for name, trainer in trainers.items()}
+    shared = float(np.median(np.concatenate([whole[name] - own[name] for name in names])))
+    rows = {
+        name: {
+            "title": CONTENDERS[name].title,
+            "ms": quartiles(1e3 * whole[name]),
+            "optimizer_ms": quartiles(1e3 * own[name]),
+            "ratio_per_round": quartiles(whole[name] / whole[REFERENCE]),
+            "ratio_of_parts": float((shared + np.median(own[name])) / (shared + np.median(own[REFERENCE]))),
+        }
+        for name in names
+    }
+    return {"images": said, "batch": BATCH, "rounds": rounds, "forward_and_backward_ms": 1e3 * shared, "contenders": rows}
+
+
+def report(results: dict[str, Any]) -> str:
+    lines = [
+        "# The whole training step",
+        "",
+        f"`{results['command']}`",
+        "",
+        f"Fashion-MNIST CNN, batch {results['batch']}, {results['images']}, {results['rounds']} rounds, forward and backward "
+        f"{results['forward_and_backward_ms']:.1f} ms; {machine_line(results['machine'])}.",
+        "",
+        "| | ms per training step | quartiles | optimizer, ms | x AdamW per round | quartiles | from the parts |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in results["contenders"].values():
+        low, median, high = row["ms"]
+        a, ratio, b = row["ratio_per_round"]
+        cells = (
+            row["title"], f"{median:.1f}", f"{low:.1f} to {high:.1f}", f"{row['optimizer_ms'][1]:.2f}", f"{ratio:.3f}",
+            f"{a:.3f} to {b:.3f}", f"{row['ratio_of_parts']:.3f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"\nNot measured: {CONTENDERS[name].title}, because {reason}." for name, reason in results["skipped"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/training_step"), help="folder for training_step.json and .md")
+    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(NAMES))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    skipped = {name: reason for name in arguments.contenders if (reason := missing(name))}
+    names = [name for name in arguments.contenders if name != REFERENCE and name not in skipped]
+    results: dict[str, Any] = {"command": command(), "machine": machine(), "skipped": skipped}
+    results |= measure([*names, REFERENCE], arguments.rounds)
+    results["machine"]["load_after"] = load()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "training_step.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "training_step.md").write_text(report(results))
+    print(report(results))
+
+
+if __name__ == "__main__":
+    main()
