@@ -33,13 +33,14 @@ STYLES: dict[str, Style] = {
     "adamw": Style(*GREEN, (5, 1.5, 1.2, 1.5)),
     "arturo": Style(*VERMILION, ()),
     "arturo-paper": Style(*PURPLE, (8, 2)),
+    "arturo-default": Style(*VERMILION, (6, 1.5, 1.5, 1.5)),
     "ivon": Style(*SKY, (3, 1, 1, 1, 1, 1)),
     "adahessian": Style(*BLACK, (2, 2)),
     "schedulefree-adamw": Style(*GREEN, (1.2, 1.2)),
     "soap": Style(*BLACK, (6, 1.5, 1.2, 1.5)),
     "muon": Style(*SKY, (7, 2)),
 }
-_SPARE_DASHES = ((4, 2), (1.5, 1.5), (7, 1.5, 1.5, 1.5), (2.5, 1))
+_SPARE_DASHES = ((), (1.5, 1.5), (5, 2), (6, 1.5, 1.5, 1.5))  # solid, dotted, dashed, dash and dot
 
 
 def style(optimizer: str, variant: int = 0) -> Style:
@@ -51,7 +52,7 @@ def style(optimizer: str, variant: int = 0) -> Style:
         >>> style("arturo").light, style("arturo").linestyle
         ('#D55E00', 'solid')
         >>> style("arturo", variant=1).light == style("arturo").light, style("arturo", variant=1).linestyle
-        (True, (0, (4, 2)))
+        (True, (0, (1.5, 1.5)))
         >>> style("lion") == style("lion")
         True
     """
@@ -63,5 +64,10 @@ def style(optimizer: str, variant: int = 0) -> Style:
         found = Style(*hue, _SPARE_DASHES[number // 4 % len(_SPARE_DASHES)])
     if variant == 0:
         return found
-    others = [dashes for dashes in _SPARE_DASHES if dashes != found.dashes]
+    others = [dashes for dashes in _SPARE_DASHES if _kind(dashes) != _kind(found.dashes)]
     return found._replace(dashes=others[(variant - 1) % len(others)])
+
+
+def _kind(dashes: tuple[float, ...]) -> tuple[int, bool]:
+    """What the eye tells apart: how many pieces, and whether they are dots."""
+    return len(dashes), bool(dashes) and dashes[0] > 2.5
