@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from arturo.lab import data, report, show
+from arturo.lab import data, report, report_command, show
 from arturo.lab.compare import Run, compare, plan, progress_bar
 from arturo.lab.config import RunConfig
 from arturo.lab.optimizers import OPTIMIZERS
@@ -78,10 +78,8 @@ def parser() -> argparse.ArgumentParser:
     add_common(sub, "metrics.jsonl goes to DIR/TASK/OPTIMIZER-seedS")
     sub.set_defaults(run=run_train)
 
-    sub = command(
-        "show", "the optimizer's trust region on landscapes of two weights: figure, animation, live page", show.EXAMPLES
-    )
-    show.add_arguments(sub)
+    report_command.add(commands)
+    show.add(commands)
 
     sub = command("list", "the tasks and the optimizers", "  arturo list\n")
     sub.set_defaults(run=run_list)

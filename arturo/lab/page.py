@@ -19,10 +19,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 def page(title: str, body: str, parts: Mapping[str, str], data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
     """Put a page together from files of ``arturo/lab/web`` and a value that the scripts find as ``DATA``.
 
-    Every ``{{name}}`` in the file ``body`` becomes ``parts[name]``, HTML as it stands: what comes from elsewhere has gone
-    through :func:`escape` before.
+    The file ``body`` is filled in with ``parts``, see :func:`filled`.
     """
-    filled = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], resource(body))
     style = "\n".join(resource(name) for name in styles)
     script = "\n".join(resource(name) for name in scripts)
     return f"""<!doctype html>
@@ -37,7 +35,7 @@ def page(title: str, body: str, parts: Mapping[str, str], data: Any, styles: Seq
 {style}</style>
 </head>
 <body>
-{filled}
+{filled(body, parts)}
 <script type="application/json" id="data">{as_json(data)}</script>
 <script>
 "use strict";
@@ -46,6 +44,14 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 </body>
 </html>
 """
+
+
+def filled(name: str, parts: Mapping[str, str]) -> str:
+    """A file of ``arturo/lab/web`` with ``parts[name]`` for every ``{{name}}``.
+
+    Parts are HTML as it stands: what comes from elsewhere has gone through :func:`escape` before.
+    """
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], resource(name))
 
 
 def resource(name: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -24,15 +25,19 @@ FORMATS: Registry[str] = Registry(
     "format", {"png": "trust-region.png", "pdf": "trust-region.pdf", "gif": "race.gif", "html": "trust-region.html"}
 )
 
-EXAMPLES = (
-    "  arturo show trust-region\n"
-    "  arturo show trust-region --landscape beale --at 4 --format png pdf\n"
-    "  arturo show trust-region --landscape rosenbrock noisy-quadratic --seed 7 --out figures\n"
-)
 
-
-def add_arguments(sub: argparse.ArgumentParser) -> None:
-    """The command's arguments; names are checked against the registries, which know the nearest ones."""
+def add(commands: Any) -> None:
+    """Add the subcommand; names are checked against the registries, which know the nearest ones."""
+    sub: argparse.ArgumentParser = commands.add_parser(
+        "show",
+        help="the optimizer's trust region on landscapes of two weights: figure, animation, live page",
+        description="Draw arTuRO's trust region on landscapes of two weights, and race it against SGD and Adam.",
+        epilog="examples:\n"
+        "  arturo show trust-region\n"
+        "  arturo show trust-region --landscape beale --at 4 --format png pdf\n"
+        "  arturo show trust-region --landscape rosenbrock noisy-quadratic --seed 7 --out figures\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     known = ", ".join(LANDSCAPES)
     sub.add_argument("what", metavar="WHAT", help="trust-region")
     sub.add_argument("--landscape", nargs="+", metavar="NAME", default=list(LANDSCAPES), help=f"default: {known}")
