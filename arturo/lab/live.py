@@ -32,8 +32,8 @@ def live_page(ways: Ways, at: int | None = None) -> str:
                         "light": style(optimizer).light,
                         "dark": style(optimizer).dark,
                         "dashes": " ".join(f"{2 * dash:g}" for dash in style(optimizer).dashes) or "none",
-                        "points": [[digits(x) for x in point] for point in way.points],
-                        "losses": [digits(loss) for loss in way.losses],
+                        "points": way.points.tolist(),
+                        "losses": way.losses.tolist(),
                     }
                     for optimizer, way in racers.items()
                 ],
@@ -64,14 +64,9 @@ def region_data(region: TrustRegion) -> dict[str, Any]:
         "taken": region.taken,
         "level": level,
     }
-    points = {name: [digits(x) for x in array] for name, array in arrays.items()}
-    optimum = [digits(x) for x in region.optimum] if region.convex else None
-    return {**points, "optimum": optimum, "eta": digits(region.eta), "kl": digits(region.kl), "bound": digits(region.bound)}
-
-
-def digits(x: float) -> float:
-    """Seven digits are more than a screen shows."""
-    return float(f"{x:.7g}")
+    points = {name: array.tolist() for name, array in arrays.items()}
+    optimum = region.optimum.tolist() if region.convex else None
+    return {**points, "optimum": optimum, "eta": region.eta, "kl": region.kl, "bound": region.bound}
 
 
 def toggle(optimizer: str) -> str:

@@ -81,22 +81,24 @@ def colours(look: Style) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that cannot leave the script element it stands in, whatever strings it holds. NaN and infinities are null.
+    """JSON that cannot leave the script element it stands in, whatever strings it holds.
+
+    NaN and infinities are null; other numbers have seven digits, which is more than a screen shows.
 
     Example:
-        >>> as_json({"name": "</script><!--", "loss": [1.5, float("nan")]})
-        '{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--","loss":[1.5,null]}'
+        >>> as_json({"name": "</script><!--", "loss": [1 / 3, float("nan")]})
+        '{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--","loss":[0.3333333,null]}'
     """
-    text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def finite(value: Any) -> Any:
-    """The same with None for every number that JSON has no word for."""
+def plain(value: Any) -> Any:
+    """The same for JSON: numbers rounded, None for every one that it has no word for."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return value

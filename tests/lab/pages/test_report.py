@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from arturo.lab import cli
-from arturo.lab.page import as_json, escape, filled, finite
+from arturo.lab.page import as_json, escape, filled, plain
 from arturo.lab.plots import curves_figure, limits, stems
 from arturo.lab.records import read_runs
 from arturo.lab.sections import sections
@@ -147,7 +147,7 @@ def test_as_json_survives_any_string() -> None:
     text = as_json(value)
     assert "<" not in text and ">" not in text and "&" not in text
     assert json.loads(text) == {"a": value["a"], "b": [None, 1.5, None, True], "c": [1, 2]}
-    assert finite({"x": float("nan")}) == {"x": None}
+    assert plain({"x": float("nan"), "y": (1 / 3, 7, 1e-30 / 3)}) == {"x": None, "y": [0.3333333, 7, 3.333333e-31]}
 
 
 def test_filled_does_not_fill_what_was_filled_in() -> None:
