@@ -26,7 +26,6 @@ def report_page(sections: Sequence[Section], problems: Sequence[Problem], comman
     runs = [run for section in sections for run in section.runs]
     names = list(dict.fromkeys(section.title for section in sections))
     parts = {
-        "title": escape(", ".join(names) if len(names) < 4 else f"{len(names)} tasks"),
         "counts": f"{count(len(runs), 'run')}, {count(len(sections), 'task')}"
         + "".join(f", {n} {status}" for status in ("diverged", "unfinished") if (n := sum(r.status == status for r in runs))),
         "problems": notice("Left out:", [escape(problem) for problem in problems]),
