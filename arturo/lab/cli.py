@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from arturo.lab import report_command, show
 from arturo.lab.commands import compare, fetch, listing, train
 from arturo.lab.errors import LabError
 
-COMMANDS = (train, compare, listing, fetch)
+COMMANDS = (train, compare, report_command, show, listing, fetch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,17 +10,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from arturo.lab.compare import Comparison
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.palette import style
 from arturo.lab.tasks import TASKS
-
-# Okabe & Ito's palette, told apart with every common colour blindness; the dashes do it in grey print.
-STYLES = (
-    ("#0072B2", (0, (5, 1.5))),
-    ("#E69F00", (0, (1, 1))),
-    ("#009E73", (0, (5, 1.5, 1, 1.5))),
-    ("#D55E00", "solid"),
-    ("#CC79A7", (0, (8, 2))),
-    ("#56B4E9", (0, (3, 1, 1, 1, 1, 1))),
-)
 
 
 def figure(comparison: Comparison) -> Figure:
@@ -51,18 +42,18 @@ def figure(comparison: Comparison) -> Figure:
 def draw(axes: Axes, comparison: Comparison, metric: str) -> None:
     """One line with its band per optimizer. An optimizer keeps its colour from figure to figure."""
     for name in comparison.optimizers:
-        colour, dashes = STYLES[list(OPTIMIZERS).index(name) % len(STYLES)]
+        look = style(name)
         curve = comparison.curve(name, metric)
         epochs = np.arange(1, len(curve) + 1)
         mean = np.array([estimate.mean for estimate in curve])
         marker = "o" if len(curve) == 1 else None  # a single epoch is no line
         label = OPTIMIZERS[name].label
-        axes.plot(epochs, mean, color=colour, linestyle=dashes, linewidth=1.8, marker=marker, label=label)
+        axes.plot(epochs, mean, color=look.light, linestyle=look.linestyle, linewidth=1.8, marker=marker, label=label)
         if comparison.seeds > 1:
             error = np.array([estimate.doubled_error for estimate in curve], dtype=float)
             # A loss cannot be below zero, and its axis is logarithmic: half the mean is as low as a band is drawn.
             lower = np.maximum(mean - error, mean / 2)
-            axes.fill_between(epochs, lower, mean + error, color=colour, alpha=0.14, linewidth=0)
+            axes.fill_between(epochs, lower, mean + error, color=look.light, alpha=0.14, linewidth=0)
 
 
 def accuracy_limits(comparison: Comparison) -> tuple[float, float]:
