@@ -68,13 +68,20 @@ def parse(assignments: Sequence[str]) -> Settings:
 
 
 def as_arguments(settings: Settings) -> dict[str, Any]:
-    """The same as a constructor takes it: pairs are tuples, "inf" is a number."""
+    """The same as a constructor takes it: pairs are tuples, "inf" is a number, a dtype is torch's.
+
+    Example:
+        >>> as_arguments({"betas": [0.9, 0.99], "state_dtype": "bfloat16"})
+        {'betas': (0.9, 0.99), 'state_dtype': torch.bfloat16}
+    """
     arguments: dict[str, Any] = dict(settings)
     for name, value in settings.items():
         if isinstance(value, list):
             arguments[name] = tuple(value)
         elif value == "inf":
             arguments[name] = math.inf
+        elif name.endswith("dtype") and isinstance(value, str):
+            arguments[name] = getattr(torch, value, value)
     return arguments
 
 
