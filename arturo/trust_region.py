@@ -102,7 +102,7 @@ def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) ->
         [16.0, 21.3333, 28.4444]
     """
     ratio = (prec / den).to(dtype)
-    term = x.to(dtype).square().mul_(prec)
+    term = x.to(dtype) * (x * prec)
     s_0 = term.sum()
     s_1 = term.mul_(ratio).sum()
     s_2 = term.mul_(ratio).sum()

@@ -71,20 +71,20 @@ def test_the_eager_numbers(options, dtype, capturable, traced, quadratic):
 
 @pytest.mark.parametrize("capturable", [False, True], ids=["host", "capturable"])
 def test_nothing_compiles_twice(capturable, traced, quadratic):
-    """New sizes, another lr, bound, noise or number of tensors: the same three graphs."""
+    """New sizes, another lr, bound, noise or number of tensors: the same four graphs."""
     first = Arturo(quadratic.params([(40, 3), (50,)]), kl_bound=0.01, weight_decay=1.0, fused=True, capturable=capturable)
     quadratic.train(first, 3)
     made = traced.frame_count
     first.param_groups[0]["lr"] = 0.1
     quadratic.train(first, 3)  # the milestone wants a probe
     made = max(made, traced.frame_count)
-    assert made <= 3
+    assert made <= 4
     other = Arturo(quadratic.params([(7, 9), (31,), (600,)]), kl_bound=0.5, weight_decay=0.5, noise=2.0, drift=0.1,
                    prior_weight=0.3, initial_curvature=0.2, fused=True, capturable=capturable)  # fmt: skip
     quadratic.train(other, 2)
     first.param_groups[0]["noise"] = 3.0
     quadratic.train(first, 2)
-    assert traced.frame_count <= 3
+    assert traced.frame_count <= 4
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")

@@ -1,4 +1,4 @@
-"""The passes as generated code: one dynamic-shape ``torch.compile``d kernel per pass, for any device that Inductor serves.
+"""The passes as generated code: dynamic-shape ``torch.compile``d kernels, for any device that Inductor serves.
 
 One kernel serves all tensors, whatever their size: compiling the whole list at once takes minutes and starts anew for every
 model. Every number that changes from step to step or from group to group comes in a tensor, so nothing compiles twice but
@@ -24,26 +24,27 @@ MOST_VARIANTS = 64  # dtypes of parameter and state, maximize, init, floor, devi
 
 
 class Prepared(NamedTuple):
-    """Flat views for the compiled kernels, and what the eager kernel takes instead."""
+    """Flat views for the compiled kernels, a batch for each tensor, and what the eager kernel takes instead."""
 
-    flat: Batch | None
+    flat: list[Batch]
     rest: Batch | None
 
 
 def prepare(batch: Batch) -> Prepared:
-    fits = [_alike(row) for row in zip(*batch.columns[:9], strict=True)]
-    flat = batch.select([i for i, fit in enumerate(fits) if fit]) if any(fits) else None
-    rest = batch.select([i for i, fit in enumerate(fits) if not fit]) if not all(fits) else None
-    if flat is not None:
-        device = flat.mean[0].device
-        param, grad, mean, prec, a, b, *P = ([_flat(x) for x in column] for column in flat.columns[:9])
-        # The same object where the mean is the parameter: two views of what is written would cost a copy.
-        param = [y if x is z else w for x, y, z, w in zip(flat.param, mean, flat.mean, param, strict=True)]
-        first = [_number(x, device, torch.bool) for x in flat.first]
-        seed = [_number(x, device, torch.int64) for x in flat.seed]
-        constants = _as_tensors(flat.constants, device)
-        flat = Batch(constants, param, grad, mean, prec, a, b, P[0], P[1], P[2], first, seed, flat.offset, flat.alive)
-    return Prepared(flat, None if rest is None else eager.prepare(rest))
+    k, flat, rest = None, [], []
+    for i, (*tensors, first, seed, offset) in enumerate(zip(*batch.columns, strict=True)):
+        if not _alike(tensors):
+            rest.append(i)
+            continue
+        device = tensors[0].device
+        k = _as_tensors(batch.constants, device) if k is None else k
+        param, grad, mean, *state = (_flat(x) for x in tensors)
+        if tensors[0] is tensors[2]:
+            param = mean  # the same object: two views of what is written would cost a copy
+        numbers = _number(first, device, torch.bool), _number(seed, device, torch.int64)
+        columns = [[x] for x in (param, grad, mean, *state, *numbers, offset)]
+        flat.append(Batch(k, *columns, batch.alive))  # type: ignore[call-arg, arg-type]
+    return Prepared(flat, eager.prepare(batch.select(rest)) if rest else None)
 
 
 def observe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
@@ -57,7 +58,8 @@ def probe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
 
 
 def move(prepared: Prepared, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    rows = _each(_move, prepared.flat, s_w, eta_w, scale, moving)
+    rows = _each(_move_mean, prepared.flat, s_w, eta_w, scale, moving)
+    _each(_move_precision, prepared.flat, moving)
     return _joined(rows, None if prepared.rest is None else eager.move(prepared.rest, s_w, eta_w, scale, moving))
 
 
@@ -69,26 +71,31 @@ def _probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
     return eager.probe(batch, s_w, eta_w)
 
 
-def _move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None) -> Tensor:
-    return eager.move(batch, s_w, eta_w, scale, moving)
+def _move_mean(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None) -> Tensor:
+    return eager.move_mean(batch, s_w, eta_w, scale, moving)
+
+
+def _move_precision(batch: Batch, moving: Tensor | None) -> None:
+    """By itself: Inductor does not write in place what a sum in the same loop reads, and a temporary costs more than a pass."""
+    eager.move_precision(batch, moving)
 
 
 @functools.cache
-def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     options: dict[str, Any] = {"dynamic": True, "fullgraph": True}
     if "recompile_limit" in inspect.signature(torch.compile).parameters:  # torch 2.12 and later
         options["recompile_limit"] = MOST_VARIANTS
     return torch.compile(function, **options)
 
 
-def _each(function: Callable[..., Tensor], flat: Batch | None, *numbers: Scalar | None) -> list[Tensor]:
+def _each(function: Callable[..., Any], flat: list[Batch], *numbers: Scalar | None) -> list[Any]:
     """The rows of every tensor, one call each."""
-    if flat is None:
+    if not flat:
         return []
-    run, device = _compiled(function), flat.mean[0].device
+    run, device = _compiled(function), flat[0].mean[0].device
     scalars = [_number(x, device, sum_dtype(device)) for x in numbers]
     try:
-        return [run(flat.select([i]), *scalars) for i in range(len(flat.mean))]
+        return [run(one, *scalars) for one in flat]
     except Exception as error:  # a compiler's errors have no common base
         raise RuntimeError(
             f"fused=True: torch.compile could not make or run the kernel on {device} ({type(error).__name__}; the C++ "
@@ -100,7 +107,7 @@ def _joined(rows: list[Tensor], others: Tensor | None) -> Tensor:
     return torch.cat(rows if others is None else [*rows, others])
 
 
-def _alike(row: tuple[Tensor, ...]) -> bool:
+def _alike(row: list[Tensor]) -> bool:
     param = row[0]
     if param.numel() < 2 or not all(type(x) in native.PLAIN for x in row):
         return False

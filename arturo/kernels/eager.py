@@ -48,17 +48,32 @@ def probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
 
 
 def move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    k, rows = batch.constants, []
-    for i, (mean, prec) in enumerate(zip(batch.mean, batch.prec, strict=True)):
-        new_mean, new_prec, row = move_tensor(
-            k, mean, prec, batch.a[i], batch.b[i], batch.seed[i], batch.offset[i], s_w, eta_w, scale
-        )
-        write(mean, new_mean, moving)
-        write(prec, new_prec, moving)
-        if mean.dtype != batch.param[i].dtype:
-            write(batch.param[i], mean, moving)
+    rows = move_mean(batch, s_w, eta_w, scale, moving)
+    move_precision(batch, moving)
+    return rows
+
+
+def move_mean(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None) -> Tensor:
+    """The first half of ``move``, which needs the old precision."""
+    rows = []
+    for i, (param, mean) in enumerate(zip(batch.param, batch.mean, strict=True)):
+        new, row = move_tensor(batch.constants, mean, batch.prec[i], batch.a[i], batch.b[i], s_w, eta_w, scale)
+        write(mean, new, moving)
+        if mean.dtype != param.dtype:
+            write(param, mean, moving)
         rows.append(row)
     return stack(rows)
+
+
+def move_precision(batch: Batch, moving: Tensor | None) -> None:
+    """The second half: neither eta nor the mean has a part in it."""
+    k = batch.constants
+    for i, (mean, stored) in enumerate(zip(batch.mean, batch.prec, strict=True)):
+        prec, a = widened(mean.dtype, stored, batch.a[i])
+        new = trust_region.primal_precision(trust_region.curvature(a, k.rho_lam, k.floor), prec, k.rho, k.nu)
+        if is_rounded(stored):
+            new = round_precision(new, stored, batch.seed[i], batch.offset[i])
+        write(stored, new, moving)
 
 
 def observe_tensor(
@@ -103,28 +118,15 @@ def probe_tensor(k: Constants, m: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_
 
 
 def move_tensor(
-    k: Constants,
-    mean: Tensor,
-    stored_prec: Tensor,
-    a: Tensor,
-    b: Tensor,
-    seed: int | Tensor,
-    offset: int,
-    s_w: Scalar,
-    eta_w: Scalar,
-    scale: Scalar,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The new mean, the new precision, and ``S_0`` of the unscaled step."""
+    k: Constants, mean: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar, scale: Scalar
+) -> tuple[Tensor, Tensor]:
+    """The new mean, and ``S_0`` of the unscaled step."""
     m = mean * k.decay
-    prec, a, b = widened(mean.dtype, stored_prec, a, b)
+    prec, a, b = widened(mean.dtype, prec, a, b)
     num = trust_region.model_gradient(a, b, m, k.rho_lam)
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, _ = trust_region.step_direction(num, A, prec, s_w, eta_w)
-    s_0 = x.to(sum_dtype(m.device)).square().mul_(prec).sum()
-    new_prec = trust_region.primal_precision(A, prec, k.rho, k.nu)
-    if is_rounded(stored_prec):
-        new_prec = round_precision(new_prec, stored_prec, seed, offset)
-    return m - scale * s_w * x, new_prec, s_0
+    return m - scale * s_w * x, (x.to(sum_dtype(m.device)) * (x * prec)).sum()
 
 
 def stack(rows: list[Tensor]) -> Tensor:

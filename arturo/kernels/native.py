@@ -91,7 +91,7 @@ def say_once_that_it_is_missing() -> None:
     """A warning, once per process."""
     warnings.warn(
         "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so the eager kernel serves: the same "
-        "steps, some ten times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
+        "steps, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
         "made by torch.compile, or fused=False to do without this message",
         stacklevel=2,
     )
