@@ -101,9 +101,9 @@ def constraint_sums(x: Tensor, den: Tensor, prec: Tensor, dtype: torch.dtype) ->
         >>> [round(s.item(), 4) for s in sums]  # 4 * 2^2, then twice 4/3 of it
         [16.0, 21.3333, 28.4444]
     """
-    ratio = (prec / den).to(dtype)
-    term = x.to(dtype) * (x * prec)
+    term = x.to(dtype, copy=True).mul_(x * prec)
     s_0 = term.sum()
+    ratio = (prec / den).to(dtype)
     s_1 = term.mul_(ratio).sum()
     s_2 = term.mul_(ratio).sum()
     return s_0, s_1, s_2

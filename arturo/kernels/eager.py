@@ -126,7 +126,7 @@ def move_tensor(
     num = trust_region.model_gradient(a, b, m, k.rho_lam)
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, _ = trust_region.step_direction(num, A, prec, s_w, eta_w)
-    return m - scale * s_w * x, (x.to(sum_dtype(m.device)) * (x * prec)).sum()
+    return m - scale * s_w * x, x.to(sum_dtype(m.device), copy=True).mul_(x * prec).sum()
 
 
 def stack(rows: list[Tensor]) -> Tensor:

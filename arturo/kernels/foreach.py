@@ -168,7 +168,7 @@ def _move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tenso
     k = batch.constants
     m, prec = _decayed(batch), _widened(batch, batch.prec)
     x, _, A = _direction(batch, m, _widened(batch, batch.a), _widened(batch, batch.b), prec, s_w, eta_w)
-    rows = [(d.to(sum_dtype(d.device)) * (d * y)).sum() for d, y in zip(x, prec, strict=True)]
+    rows = [d.to(sum_dtype(d.device), copy=True).mul_(d * y).sum() for d, y in zip(x, prec, strict=True)]
     torch._foreach_mul_(x, scale * s_w)
     torch._foreach_sub_(m, x)
     _write(batch.mean, m, moving)
