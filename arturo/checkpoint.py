@@ -51,7 +51,7 @@ def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
     """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
 
     Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
-    lines of the same set of the first cache at once, as many as it has ways: the C++ step took a fifth longer.
+    lines of the same set of the first cache at once, as many as it has ways.
     """
     if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
         return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)

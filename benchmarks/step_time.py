@@ -40,7 +40,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from arturo import Arturo
 from arturo.kernels import native
-from arturo.lab import models
+from arturo.lab import models, resnet
 
 Shape = tuple[int, ...]
 REFERENCE = "adamw-fused"  # what ratios are to
@@ -99,20 +99,8 @@ def missing(name: str) -> str | None:
     return None
 
 
-def resnet34_shapes() -> list[Shape]:
-    """The parameters of torchvision's resnet34 with 1000 classes, in order."""
-    norm = lambda width: [(width,), (width,)]  # noqa: E731
-    shapes: list[Shape] = [(64, 3, 7, 7), *norm(64)]
-    before = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for _ in range(blocks):
-            shapes += [(width, before, 3, 3), *norm(width), (width, width, 3, 3), *norm(width)]
-            if before != width:
-                shapes += [(width, before, 1, 1), *norm(width)]
-            before = width
-    shapes += [(1000, 512), (1000,)]
-    assert size_of(shapes) == 21_797_672, "not torchvision's ResNet-34"
-    return shapes
+def shapes_of(model: torch.nn.Module) -> list[Shape]:
+    return [tuple(p.shape) for p in model.parameters()]
 
 
 def size_of(shapes: Sequence[Shape]) -> int:
@@ -122,8 +110,8 @@ def size_of(shapes: Sequence[Shape]) -> int:
 SHAPES: dict[str, Callable[[], list[Shape]]] = {
     "1x20M": lambda: [(20_000_000,)],
     "100x200k": lambda: [(200_000,)] * 100,
-    "resnet34": resnet34_shapes,
-    "fmnist-cnn": lambda: [tuple(p.shape) for p in models.fashion_mnist_cnn().parameters()],
+    "resnet34": lambda: shapes_of(resnet.resnet34(num_classes=1000)),
+    "fmnist-cnn": lambda: shapes_of(models.fashion_mnist_cnn()),
     "10000x100": lambda: [(100,)] * 10_000,
 }
 

@@ -1,6 +1,7 @@
 """The C++ passes: built where there is a compiler, the same bits for any number of threads, the loop's numbers."""
 
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -102,5 +103,8 @@ def test_without_the_extension_the_loop_serves_and_says_so_once(monkeypatch):
 def test_what_was_asked_for_says_nothing(monkeypatch):
     monkeypatch.setattr(native, "_library", None)
     native.say_once_that_it_is_missing.cache_clear()
-    for options in ({"foreach": False}, {"foreach": True}, {"fused": False}, {"capturable": True}):
-        train(steps=1, **options)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for options in ({"foreach": False}, {"foreach": True}, {"fused": False}, {"capturable": True}):
+            train(steps=1, **options)
+    assert not said

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arturo import Arturo
+from arturo.dual import SUM_ERROR
 from arturo.kernels import eager, foreach, native, rounding
 from arturo.kernels.batch import Batch, Constants
 from arturo.surrogates import kalman
@@ -38,7 +39,7 @@ def test_dtypes_and_a_bound_that_holds(way, dtype, quadratic):
     optimizer = Arturo(params, kl_bound=0.01, **WAYS[way], **BF16)
     for info in quadratic.train(optimizer, 30):
         assert info.kl <= info.bound * (1 + 1e-3)
-        assert not info.active or info.kl >= info.bound * (1 - 1.1e-3)
+        assert not info.active or info.kl >= info.bound * (1 - 1e-3)
     for p in params:
         state = optimizer.state[p]
         assert all(state[name].dtype == torch.bfloat16 for name in ROUNDED)
@@ -85,7 +86,7 @@ def test_every_kernel_writes_the_same_bits(state, dtype, missing, first, offset)
         for column, expected in zip(ours[kernel].columns[:9], ours[eager].columns[:9], strict=True):
             assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(column, expected, strict=True))
         for rows, expected in zip(sums[kernel], sums[eager], strict=True):
-            torch.testing.assert_close(rows, expected, rtol=3e-6, atol=0)
+            torch.testing.assert_close(rows, expected, rtol=SUM_ERROR, atol=0)
 
 
 @pytest.mark.parametrize("kernel", [eager, foreach, pytest.param(native, marks=needs_extension)])

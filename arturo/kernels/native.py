@@ -129,7 +129,8 @@ def move(prepared: Prepared, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: 
 
 def count(steps: list[Tensor], etas: list[Tensor], eta: float) -> None:
     """One more step and this eta in every parameter's state: two numbers each, for which two torch calls are dear."""
-    if _library is not None and all(x.dtype == torch.float32 for x in steps) and all(x.dtype == torch.float64 for x in etas):
+    expected = {torch.float32: steps, torch.float64: etas}
+    if _library is not None and all(x.dtype == dtype and type(x) in PLAIN for dtype, xs in expected.items() for x in xs):
         pointers = array("Q", [x.data_ptr() for x in (*steps, *etas)])
         _library.arturo_count(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]), ctypes.c_double(eta))
     else:
