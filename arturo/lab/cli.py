@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from arturo.lab import report_command, show
-from arturo.lab.commands import compare, fetch, listing, train
+from arturo.lab.commands import compare, fetch, listing, train, tune
 from arturo.lab.errors import LabError
 
-COMMANDS = (train, compare, report_command, show, listing, fetch)
+COMMANDS = (train, compare, tune, report_command, show, listing, fetch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import torch
 from arturo.lab import settings as optimizer_settings
 from arturo.lab.datasets import DATA
 from arturo.lab.errors import ConfigError
+from arturo.lab.folds import Fold
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.registry import unknown
 from arturo.lab.settings import Settings
@@ -49,6 +50,7 @@ class RunConfig:
     threads: int | None = None  # None: the task's, else torch's choice
     amp: str | None = None  # "bf16": forward pass and loss under autocast
     compile: bool = False  # the network through torch.compile
+    fold: str | None = None  # "2/8": test on the second of eight parts of the training images, train on the others
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
@@ -61,6 +63,10 @@ class RunConfig:
         if self.subset is not None and self.subset > DATA[TASKS[self.task].data].train_images:
             images = DATA[TASKS[self.task].data].train_images
             raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
+        if self.fold is not None:
+            images = self.subset or DATA[TASKS[self.task].data].train_images
+            if (parts := Fold.parse(self.fold).parts) > images:
+                raise ConfigError(f"fold: {images} training images cannot be {parts} parts")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         if self.amp is not None and self.amp not in AMP:
@@ -87,10 +93,13 @@ class RunConfig:
         threads: int | None = None,
         amp: str | None = None,
         compile: bool = False,
+        fold: str | None = None,
     ) -> RunConfig:
         """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
         default = TASKS[task]
         images = DATA[default.data].train_images if subset is None else subset
+        if fold is not None:
+            images = Fold.parse(fold).training_images(images)
         return cls(
             task,
             optimizer,
@@ -103,6 +112,7 @@ class RunConfig:
             threads,
             amp,
             compile,
+            fold,
         )
 
     @classmethod
@@ -123,10 +133,12 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What tells two configs apart: :meth:`to_json` without the arguments of the optimizer that are None or False.
 
-        Those are as good as not given. A package that gains an option does not make every stored run another one.
+        Those are as good as not given. A package that gains an option does not make every stored run another one. Nor does
+        ``fold``, which came later than the first stored runs.
         """
         settings = {name: value for name, value in self.settings.items() if value is not None and value is not False}
-        return {**self.to_json(), "settings": settings}
+        values = {**self.to_json(), "settings": settings}
+        return values if self.fold is not None else {key: value for key, value in values.items() if key != "fold"}
 
     @property
     def key(self) -> str:

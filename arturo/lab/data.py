@@ -19,6 +19,7 @@ from torch import Tensor
 from arturo.lab.datasets import DATA, DataSet
 from arturo.lab.download import RemoteFile, download
 from arturo.lab.errors import ConfigError, DataNotFound
+from arturo.lab.folds import Fold
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,19 @@ class ImageData:
         # NumPy guarantees the legacy RandomState stream for good.
         chosen = torch.from_numpy(np.random.RandomState(0).permutation(len(self.train_labels))[:n])
         return replace(self, train_images=self.train_images[chosen], train_labels=self.train_labels[chosen])
+
+    def fold(self, name: str | None) -> ImageData:
+        """Cross-validation: ``"2/8"`` holds out the second of eight parts of the training images and tests on it.
+
+        The test images are not in what it returns: nothing that is chosen by its numbers can have seen them. None: as it is.
+        """
+        if name is None:
+            return self
+        out = Fold.parse(name).held_out(self.train_labels)
+        images, labels = self.train_images, self.train_labels
+        return replace(
+            self, train_images=images[~out], train_labels=labels[~out], test_images=images[out], test_labels=labels[out]
+        )
 
     def to(self, device: torch.device | str) -> ImageData:
         """The same on another device."""

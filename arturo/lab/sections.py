@@ -16,7 +16,7 @@ from arturo.lab.palette import STYLES, Style, style
 from arturo.lab.records import Record
 from arturo.lab.tasks import TASKS
 
-PROTOCOL = ("task", "epochs", "batch_size", "subset")  # runs that differ in one of these are not compared
+PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold")  # runs that differ in one of these are not compared
 PARTS = ("data", "forward", "backward", "optimizer", "other", "test")  # of an epoch's time
 
 

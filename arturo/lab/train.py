@@ -48,14 +48,14 @@ def train(
 
     Args:
         config: what to train.
-        data: what to train on; ``config.subset`` is applied here.
+        data: what to train on; ``config.subset`` and ``config.fold`` are applied here.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
         run: where to write metrics, checkpoints and the result, and to go on from if something is there.
         stop: asked after every step; True saves a checkpoint and raises KeyboardInterrupt.
     """
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
-    data = data.subset(config.subset).to(device)
+    data = data.subset(config.subset).fold(config.fold).to(device)
     train_images, images = task.pixels.prepared(data.train_images), len(data.train_labels)
     steps = math.ceil(images / config.batch_size)  # of an epoch
     schedule = entry.schedule or task.schedule

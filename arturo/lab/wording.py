@@ -79,4 +79,6 @@ def protocol_words(protocol: dict[str, Any]) -> str:
         words.append(
             f"{protocol['subset']:,} training images" if isinstance(protocol["subset"], int) else str(protocol["subset"])
         )
+    if protocol.get("fold") is not None:
+        words.append(f"tested on part {protocol['fold']} of them")
     return ", ".join(words)

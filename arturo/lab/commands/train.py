@@ -16,6 +16,7 @@ from arturo.lab import data, loggers, settings
 from arturo.lab.commands.arguments import add_command, add_data
 from arturo.lab.commands.fetch import fetch
 from arturo.lab.config import RunConfig
+from arturo.lab.config_file import ConfigFile, read_config_file
 from arturo.lab.datasets import DATA
 from arturo.lab.display import TrainingDisplay
 from arturo.lab.epoch import EpochMetrics, StepMetrics
@@ -38,10 +39,12 @@ def add(commands: Any) -> None:
         arturo train cifar10-cnn --epochs 8 --subset 10000 --download
         arturo train fmnist-resnet18 --optimizer sgd --checkpoint-seconds 600 --log tensorboard
         arturo train fmnist-resnet18 --optimizer sgd --resume
+        arturo train digits-cnn --config runs/tune/digits-cnn-arturo.json
         """,
     )
     sub.add_argument("task", metavar="TASK", help="one of `arturo list`")
-    sub.add_argument("--optimizer", metavar="NAME", default="arturo", help="one of `arturo list` (default: arturo)")
+    sub.add_argument("--optimizer", metavar="NAME", help="one of `arturo list` (default: arturo)")
+    sub.add_argument("--config", type=Path, metavar="FILE", help="what `arturo tune` found; options given here go before it")
     sub.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     sub.add_argument("--resume", action="store_true", help="go on with a run that was interrupted, from its last checkpoint")
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)")
@@ -77,14 +80,18 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     console = Console()
+    found = read_config_file(arguments.config) if arguments.config else ConfigFile(optimizer=arguments.optimizer or "arturo")
+    if arguments.optimizer not in (None, found.optimizer):
+        raise ConfigError(f"optimizer: {arguments.config} is of {found.optimizer}, got {arguments.optimizer}; leave one out")
+    lengths = found.lengths(arguments.task)
     config = RunConfig.for_task(
         arguments.task,
-        arguments.optimizer,
+        found.optimizer,
         arguments.seed,
-        arguments.epochs,
-        batch_size=arguments.batch_size,
-        subset=arguments.subset,
-        overrides=settings.parse(arguments.set),
+        lengths["epochs"] if arguments.epochs is None else arguments.epochs,
+        batch_size=lengths["batch_size"] if arguments.batch_size is None else arguments.batch_size,
+        subset=lengths["subset"] if arguments.subset is None else arguments.subset,
+        overrides={**found.settings, **settings.parse(arguments.set)},
         device=arguments.device,
         threads=arguments.threads,
         amp=arguments.amp,

@@ -1,0 +1,90 @@
+"""One trial: a configuration judged fold by fold. The runs are run folders, gone when the trial is over."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import Trial, TrialState
+
+from arturo.lab.config import RunConfig
+from arturo.lab.data import ImageData
+from arturo.lab.run import open_run
+from arturo.lab.train import train
+from arturo.lab.tuning.protocols import Search
+
+WORST = 0.0  # the score of a configuration that diverged on any fold: no accuracy is lower
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run that is over."""
+
+    accuracy: float
+    diverged: bool
+
+
+Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs in run folders under a path
+
+
+def train_here(data: ImageData, stop: Callable[[], bool]) -> Trainer:
+    """One run after the other, in this process. A run that is over is left alone, one that was interrupted goes on."""
+
+    def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
+        judged = []
+        for config in configs:
+            with open_run(out, config) as folder:
+                if folder.result is None:
+                    train(config, data, run=folder, stop=stop)
+                assert folder.result is not None
+                judged.append(Judged(folder.result["test_accuracy"], folder.result["status"] == "diverged"))
+        return judged
+
+    return trained
+
+
+def judge(
+    trial: Trial,
+    search: Search,
+    trainer: Trainer,
+    scratch: Path,
+    prune: bool,
+    on_fold: Callable[[int, list[float]], None] = lambda fold, scores: None,
+) -> bool:
+    """Train and tell. False: another worker has the trial now, and what this one found does not count.
+
+    The score is the mean accuracy on held-out images after the last epoch, over folds and seeds. A configuration that
+    diverges once is scored as :data:`WORST` at once.
+    """
+    point = {d.name: trial.suggest_float(d.name, d.low, d.high, log=d.log) for d in search.space.dimensions}
+    settings = search.space.settings(point)
+    folder = scratch / f"study{search.study}-slot{trial.user_attrs['slot']}"
+    scores: list[float] = []
+    state, value = TrialState.COMPLETE, None
+    try:
+        for fold in range(1, search.folds + 1):
+            judged = trainer(search.configs(settings, fold), folder)
+            if any(run.diverged for run in judged):
+                trial.set_user_attr("diverged", True)
+                value = WORST
+                break
+            for run in judged:
+                trial.report(run.accuracy, step=len(scores))
+                scores.append(run.accuracy)
+            on_fold(fold, scores)
+            if prune and fold < search.folds and trial.should_prune():
+                state = TrialState.PRUNED
+                break
+        else:
+            value = statistics.fmean(scores)
+        told = trial.study.tell(trial, value, state, skip_if_finished=True)
+    except UpdateFinishedTrialError:
+        return False
+    if told.state == TrialState.FAIL:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
