@@ -148,7 +148,11 @@ def finish(axes: Axes, x: str, y: tuple[float, float]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize=7, loc="lower right", handlelength=3)
+    handles, labels = axes.get_legend_handles_labels()
+    look = {"frameon": False, "fontsize": 7, "handlelength": 3, "columnspacing": 1.2}
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), **look)
 
 
 def by_study(rows: Sequence[Row]) -> list[list[Row]]:

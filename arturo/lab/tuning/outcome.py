@@ -73,7 +73,7 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
     which those of a Sobol sequence are; those that a sampler proposed are better than the ones before, so the curve is
     too high at small k and the band says how much hangs on single lucky trials. From a fixed seed.
     """
-    scores = np.array([row.score if row.state == "complete" else 0.0 for row in rows])
+    scores = np.array([row.score for row in rows])
     draws = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
     best = np.maximum.accumulate(scores[draws], axis=1)
     low, high = np.quantile(best, [0.025, 0.975], axis=0)

@@ -16,6 +16,7 @@ that it lives.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,7 +183,9 @@ def next_trial(storage: Storage, study: optuna.Study, search: Search, trials: Se
     for trial in trials:
         if trial.state == TrialState.WAITING and storage.claim(trial._trial_id):
             study.sampler = sampler(search, trial)
-            return Trial(study, trial._trial_id)
+            claimed = Trial(study, trial._trial_id)
+            claimed.set_user_attr("worker", os.getpid())
+            return claimed
     return None
 
 
