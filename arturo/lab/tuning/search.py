@@ -48,7 +48,7 @@ def work(
     while True:
         if storage.heartbeat is not None:
             storage.release_dead(study)
-        slots = fill(study, values)
+        slots = fill(study, search, values)
         rows = rows_of(study, search, trials, list(values))
         on_trials(rows, "")
         trial = next_trial(storage, study, search, list(slots.values()))

@@ -165,12 +165,13 @@ def counted(study: optuna.Study) -> dict[str, FrozenTrial]:
     return first
 
 
-def fill(study: optuna.Study, values: Mapping[str, Mapping[str, float]]) -> dict[str, FrozenTrial]:
-    """Give every slot without a trial one: with the values of the one that failed, as far as it had any. What counts now."""
+def fill(study: optuna.Study, search: Search, values: Mapping[str, Mapping[str, float]]) -> dict[str, FrozenTrial]:
+    """Give every slot without a trial one: with the values of the one that failed, if it had them all. What counts now."""
     empty = values.keys() - counted(study).keys()
     if empty:
         given_up = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        failed = {trial.user_attrs.get("slot"): trial.params for trial in given_up}
+        whole = [trial for trial in given_up if len(trial.params) == len(search.space.dimensions)]
+        failed = {trial.user_attrs.get("slot"): trial.params for trial in whole}
         for slot in values:  # in their order
             if slot in empty:
                 study.enqueue_trial({**values[slot], **failed.get(slot, {})}, user_attrs={"slot": slot})

@@ -1,0 +1,214 @@
+"""``arturo tune``: what it writes, that it looks at the test set once, and that a killed one goes on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from arturo.lab import cli, data, train
+from arturo.lab.config_file import read_config_file
+from arturo.lab.tuning import spaces
+from arturo.lab.tuning.outcome import read_rows
+from arturo.lab.tuning.spaces import Dimension, Space
+
+SMALL = shlex.split("tune digits-mlp --optimizer sgd --protocol fair --trials 3 --folds 2 --epochs 1 --subset 96 --studies 1")
+
+
+def tune(out: Path, *options: str) -> Path:
+    assert cli.main([*SMALL, "--out", str(out), *options]) == 0
+    return out
+
+
+def shown(image: Tensor) -> bytes:
+    return bytes(image.numpy())
+
+
+def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is evaluated while it searches is a training image; the test set is seen for the winner alone."""
+    digits = data.load("digits")
+    training, test = set(map(shown, digits.train_images)), set(map(shown, digits.test_images))
+    assert training.isdisjoint(test)
+    looks: list[bool] = []
+    real = train.evaluate
+
+    def watched(model: Any, images: Tensor, *rest: Any) -> Any:
+        seen = set(map(shown, images))
+        assert seen <= training or seen == test
+        looks.append(seen == test)
+        return real(model, images, *rest)
+
+    monkeypatch.setattr(train, "evaluate", watched)
+    file = tune(tmp_path / "sgd.json", "--no-prune", "--test-seeds", "2")
+    assert looks == [False] * 6 + [True] * 2  # 3 trials of 2 folds, then 2 seeds, one epoch each
+
+    out = capsys.readouterr().out
+    rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
+    best = max(rows, key=lambda row: row.score)
+    found = read_config_file(file)
+    assert [row.slot for row in rows] == ["0", "1", "2"] and all(len(row.scores) == 2 for row in rows)
+    assert found.search["params"] == best.params and found.settings["lr"] == best.params["lr"]
+    assert found.settings["momentum"] == 1 - best.params["1-momentum"]
+    assert (found.task, found.epochs, found.subset) == ("digits-mlp", 1, 96)
+    assert found.search["test"]["n"] == 2 and f"{100 * found.search['test']['mean']:.2f}" in out
+    assert f"best: trial {best.slot}, validation accuracy {best.score:.2%}" in out
+    names = {path.name for path in (tmp_path / "sgd").iterdir()}
+    figures = {"history.png", "best-after-k.png", "parallel.png", "importances.png"}
+    assert names == figures | {"study.db", "study.db.lock", "trials.jsonl", "test"}  # nothing is left of the trials
+
+    looks.clear()
+    tune(file, "--no-prune", "--test-seeds", "2")
+    assert looks == [] and read_config_file(file).search["test"] == found.search["test"]
+
+    assert cli.main(["train", "digits-mlp", "--config", str(file), "--out", str(tmp_path / "runs")]) == 0
+    assert f"{found.search['test']['accuracies'][0]:.2%}" in capsys.readouterr().out  # the same training
+
+
+def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tune(tmp_path / "sgd.json", "--trials", "1")
+    content = json.loads(file.read_text())
+    content["search"]["params"]["lr"] /= 2  # as if another configuration had won before
+    file.write_text(json.dumps(content))
+    capsys.readouterr()
+    tune(file, "--trials", "1")
+    assert "the test set was looked at before" in capsys.readouterr().out
+    assert read_config_file(file).search["test"] is None
+
+
+def test_studies_and_cross_evaluation(tmp_path: Path) -> None:
+    other = tune(tmp_path / "other.json", "--trials", "1", "--test-seeds", "0")
+    content = json.loads(other.read_text())
+    assert content["search"]["test"] is None
+    content |= {"task": "digits-cnn"}
+    other.write_text(json.dumps(content))
+    options = ["--trials", "2", "--studies", "2", "--test-seeds", "0", "--cross", str(other)]
+    found = read_config_file(tune(tmp_path / "sgd.json", *options)).search
+    rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
+    assert [(row.study, row.slot) for row in rows] == [(0, "0"), (0, "1"), (0, "cross digits-cnn"), (1, "0"), (1, "1")]
+    assert rows[2].params == content["search"]["params"] and rows[2].scores == rows[0].scores  # the same point here
+    assert found["studies"] == 2 and found["trials"] == 4 and len(found["between_studies"]["best"]) <= 2
+    assert found["crossed"] == [{"from": "digits-cnn", "score": rows[2].score, "state": rows[2].state}]
+
+
+def test_divergence_does_not_stop_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = Space((Dimension("lr", 1e20, 1e25, "diverges"),), lambda x: {"lr": x["lr"]})
+    monkeypatch.setitem(spaces.SPACES["fair"], "sgd", wild)
+    assert cli.main([*SMALL, "--out", str(tmp_path / "sgd.json")]) == 2
+    assert "trials: every one of 3 diverged" in capsys.readouterr().err
+    rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
+    assert [(row.state, row.score) for row in rows] == [("diverged", 0.0)] * 3
+
+
+def test_killed_and_gone_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "arturo.lab", *SMALL, "--epochs", "40", "--test-seeds", "0", "--no-prune"]
+    process = subprocess.Popen([*command, "--out", str(tmp_path / "sgd.json")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.split()[:2] == ["0", "0"]:  # the first trial is over
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "sgd.json").exists()
+    tune(tmp_path / "sgd.json", "--epochs", "40", "--test-seeds", "0", "--no-prune")
+    tune(tmp_path / "whole.json", "--epochs", "40", "--test-seeds", "0", "--no-prune")
+    parts, whole = (read_rows(tmp_path / name / "trials.jsonl") for name in ("sgd", "whole"))
+    assert [(row.slot, row.params, row.scores) for row in parts] == [(row.slot, row.params, row.scores) for row in whole]
+
+
+def test_ctrl_c_frees_the_trial_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real, calls = train.evaluate, 0
+
+    def interrupting(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    command = [*SMALL, "--epochs", "2", "--test-seeds", "0", "--out", str(tmp_path / "sgd.json")]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "evaluate", interrupting)
+        assert cli.main(command) == 130
+    assert f"the same command goes on: arturo {' '.join(command)}" in capfd.readouterr().err
+    assert cli.main(command) == 0
+    assert len(read_rows(tmp_path / "sgd" / "trials.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--trials 0", "trials: must be an integer >= 1, got 0"),
+        ("--folds 1", "folds: must be an integer >= 2, got 1"),
+        ("--seeds 0", "seeds: must be an integer >= 1, got 0"),
+        ("--studies 0", "studies: must be an integer >= 1, got 0"),
+        ("--test-seeds -1", "test-seeds: must be an integer >= 0, got -1"),
+        ("--heartbeat 0", "heartbeat: must be an integer >= 1, got 0"),
+        ("--optimizer soap", "optimizer: soap has no search space under --protocol fair"),
+        ("--protocol far", "protocol: unknown name 'far'; did you mean fair"),
+        ("--out found", "out: must be the name of a file that ends with .json, got found"),
+        ("--cross none.json", "config: cannot read none.json"),
+        ("--dashboard", "dashboard: needs optuna-dashboard; to install it: pip install optuna-dashboard"),
+    ],
+)
+def test_mistakes(
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
+    assert cli.main([*SMALL, *options.split()]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"arturo: {message}") and err.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_without_optuna_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert cli.main(SMALL) == 2
+    assert "pip install 'arturo[tune]'" in capsys.readouterr().err
+
+
+def test_the_laboratory_does_without_optuna() -> None:
+    code = "import sys; sys.modules['optuna'] = None\nfrom arturo.lab import cli; sys.exit(cli.main(['list']))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    served: list[str] = []
+    module = types.SimpleNamespace(run_server=lambda url, host, port: served.append(url))
+    monkeypatch.setitem(sys.modules, "optuna_dashboard", module)  # type: ignore[arg-type]
+    monkeypatch.setattr("webbrowser.open", lambda address: None)
+    command = [*SMALL, "--out", str(tmp_path / "sgd.json"), "--dashboard"]
+    assert cli.main(command) == 2 and "no study at" in capsys.readouterr().err
+    (tmp_path / "sgd").mkdir()
+    (tmp_path / "sgd" / "study.db").touch()
+    assert cli.main(command) == 0
+    assert served == [f"sqlite:///{tmp_path / 'sgd' / 'study.db'}"]
+    shutil.rmtree(tmp_path / "sgd")
+
+
+def test_cross_must_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how: dict[str, Any] = {"protocol": "fair", "params": {"lr": 0.1, "1-momentum": 0.1, "weight_decay": 1e-4}}
+    content: dict[str, Any] = {"task": "digits-cnn", "optimizer": "sgd", "settings": {}, "search": how}
+    for change, message in (
+        ({"optimizer": "adam"}, "is 'adam', of this search 'sgd'"),
+        ({"search": {**how, "protocol": "paper"}}, "cross: protocol of"),
+        ({"search": {**how, "params": {"lr": 0.1}}}, "cross: values of"),
+        ({"search": {**how, "params": {**how["params"], "lr": 50.0}}}, "is outside of 0.001 to 1"),
+    ):
+        (tmp_path / "other.json").write_text(json.dumps({**content, **change}))
+        assert cli.main([*SMALL, "--out", str(tmp_path / "x.json"), "--cross", str(tmp_path / "other.json")]) == 2
+        assert message in capsys.readouterr().err
