@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,13 +61,11 @@ class RunConfig:
                 raise ConfigError(f"{key}: must be an integer >= {lowest}, got {value!r}")
         if self.seed >= 2**63:
             raise ConfigError(f"seed: must be below 2**63, got {self.seed}")
-        if self.subset is not None and self.subset > DATA[TASKS[self.task].data].train_images:
-            images = DATA[TASKS[self.task].data].train_images
+        images = DATA[TASKS[self.task].data].train_images
+        if self.subset is not None and self.subset > images:
             raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
-        if self.fold is not None:
-            images = self.subset or DATA[TASKS[self.task].data].train_images
-            if (parts := Fold.parse(self.fold).parts) > images:
-                raise ConfigError(f"fold: {images} training images cannot be {parts} parts")
+        if self.fold is not None and (parts := Fold.parse(self.fold).parts) > (self.subset or images):
+            raise ConfigError(f"fold: {self.subset or images} training images cannot be {parts} parts")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         if self.amp is not None and self.amp not in AMP:
@@ -136,9 +135,15 @@ class RunConfig:
         Those are as good as not given. A package that gains an option does not make every stored run another one. Nor does
         ``fold``, which came later than the first stored runs.
         """
-        settings = {name: value for name, value in self.settings.items() if value is not None and value is not False}
-        values = {**self.to_json(), "settings": settings}
+        values = {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
         return values if self.fold is not None else {key: value for key, value in values.items() if key != "fold"}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        images = self.subset or DATA[TASKS[self.task].data].train_images
+        if self.fold is not None:
+            images = Fold.parse(self.fold).training_images(images)
+        return math.ceil(images / self.batch_size)
 
     @property
     def key(self) -> str:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from arturo.lab import data
-from arturo.lab.commands.arguments import add_command, add_data
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_scale, jobs
+from arturo.lab.commands.fetch import provide
+from arturo.lab.commands.many import shown
 from arturo.lab.config_file import write_config_file
 from arturo.lab.errors import ConfigError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.tasks import TASKS
+from arturo.lab.train import available
 from arturo.lab.tuning.protocols import CHEAP, PROTOCOLS, Search
 
 if TYPE_CHECKING:
@@ -71,14 +73,12 @@ def add(commands: Any) -> None:
     )
     how.add_argument("--test-seeds", type=int, default=3, metavar="N", help="of the winner's test (default: 3; 0: no test yet)")
 
-    scale = sub.add_argument_group("the task")
-    scale.add_argument("--epochs", type=int, metavar="E", help="default: the task's own; the schedule is stretched to fit")
-    scale.add_argument("--subset", type=int, metavar="N", help="the first N training images of a fixed shuffled order")
-    scale.add_argument("--batch-size", type=int, metavar="B", help="default: the task's own")
+    add_scale(sub.add_argument_group("the task"))
 
     machine = sub.add_argument_group("the machine")
     machine.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     machine.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
+    add_jobs(machine)
     add_data(machine)
 
     study = sub.add_argument_group("the study")
@@ -103,15 +103,17 @@ def run(arguments: argparse.Namespace) -> int:
     url = arguments.storage or f"sqlite:///{folder / 'study.db'}"
     if arguments.dashboard:
         return dashboard(url)
-    loaded = data.load(TASKS[arguments.task].data, arguments.data_dir)
+    available(arguments.device)
+    provide(TASKS[arguments.task].data, arguments, console)
 
-    from arturo.lab.tuning.trial import train_here
+    from arturo.lab.tuning.trial import training
 
     with interruptible() as stop:
+        trainer = training(jobs(arguments), arguments.data_dir, stop)
         try:
-            rows = search_all(arguments, found, url, folder, train_here(loaded, stop), console)
+            rows = search_all(arguments, found, url, folder, trainer, console)
             if not arguments.worker:
-                conclude(arguments, found, rows, file, train_here(loaded, stop), console)
+                conclude(arguments, found, rows, file, trainer, console)
         except KeyboardInterrupt:
             again = shlex.join(["arturo", *arguments.argv])
             print(f"arturo: interrupted; the same command goes on: {again}", file=sys.stderr)
@@ -201,8 +203,7 @@ def conclude(
         console.print("the test set was looked at before, for another winner: not again", style="bold")
     elif arguments.test_seeds:
         test = tested(search, best, arguments.test_seeds, trainer, folder / "test")
-    command = shlex.join(["arturo", *arguments.argv])
-    write_config_file(file, config_file(search, rows, best, command, test))
+    write_config_file(file, config_file(search, rows, best, shown(arguments.argv), test))
     title = f"{TASKS[search.task].title}, {OPTIMIZERS[search.optimizer].label}: {search.folds} folds, {search.epochs} epochs"
     own = [row for row in rows if not row.crossed]
     write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space))

@@ -12,10 +12,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
 from arturo.lab.config import RunConfig
-from arturo.lab.data import ImageData
-from arturo.lab.run import open_run
-from arturo.lab.train import train
+from arturo.lab.errors import RunError
 from arturo.lab.tuning.protocols import Search
+from arturo.lab.workers import CHECKPOINT_SECONDS, OVER, train_all, train_one
 
 WORST = 0.0  # the score of a configuration that diverged on any fold: no accuracy is lower
 
@@ -31,18 +30,20 @@ class Judged:
 Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs in run folders under a path
 
 
-def train_here(data: ImageData, stop: Callable[[], bool]) -> Trainer:
-    """One run after the other, in this process. A run that is over is left alone, one that was interrupted goes on."""
+def training(jobs: int, data_dir: Path | None, stop: Callable[[], bool]) -> Trainer:
+    """One run after the other in this process, or several at once in others. One that is over is left alone."""
 
     def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
-        judged = []
-        for config in configs:
-            with open_run(out, config) as folder:
-                if folder.result is None:
-                    train(config, data, run=folder, stop=stop)
-                assert folder.result is not None
-                judged.append(Judged(folder.result["test_accuracy"], folder.result["status"] == "diverged"))
-        return judged
+        if jobs > 1:
+            last = train_all(configs, out, jobs, data_dir=data_dir, stop=stop)
+        else:  # no process to start for a run of seconds
+            last = [train_one(config, out, data_dir, CHECKPOINT_SECONDS, lambda news: None, stop) for config in configs]
+        for news in last:
+            if news.state == "failed":
+                raise RunError(f"{news.config.name}: {news.message}")
+            if news.state not in OVER:
+                raise KeyboardInterrupt
+        return [Judged(news.accuracy or 0.0, news.state == "diverged") for news in last]
 
     return trained
 
