@@ -13,13 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels import native
+from arturo.state import BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
 
-BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
-ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
-LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
-PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096
-HALF = (torch.float16, torch.bfloat16)
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
     "amsgrad": "Adam or AdamW",
@@ -39,30 +34,6 @@ class Sealed:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-
-
-def buffer_dtype(param: Tensor) -> torch.dtype:
-    """float32 or wider, and real."""
-    dtype = param.dtype.to_real() if param.is_complex() else param.dtype
-    return torch.float32 if dtype in HALF else dtype
-
-
-def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
-    """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
-
-    Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
-    lines of the same set of the first cache at once, as many as it has ways.
-    """
-    if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
-        return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)
-    model = torch.empty_like(like, device="meta", memory_format=torch.preserve_format)
-    skip = place * PLACE // dtype.itemsize
-    return torch.empty(skip + like.numel(), dtype=dtype).as_strided(like.shape, model.stride(), skip)
-
-
-def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The buffers of one parameter's state, in the order of :class:`arturo.kernels.batch.Batch`: its keys tell the form."""
-    return ROUNDED if "P_slope" in entry else BUFFERS
 
 
 def seal(state_dict: dict[str, Any]) -> dict[str, Any]:

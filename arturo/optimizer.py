@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, overload
@@ -13,11 +12,11 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import checkpoint, hyperparameters
-from arturo.checkpoint import BUFFERS, HALF, ROUNDED, apart
 from arturo.device_step import device_step
 from arturo.host_step import host_step
 from arturo.kernels import Kernel, compiled, eager, foreach, native
 from arturo.kernels.batch import sum_dtype
+from arturo.state import buffer_names, initial_state
 from arturo.step import Slot, StepInfo
 
 
@@ -195,38 +194,17 @@ class Arturo(Optimizer):
                 )
             state = self.state[p]
             if len(state) == 0:
-                self._init_state(group, p, state)
+                state.update(initial_state(group, p))
             param.append(p)
             number.append(i)
             grad.append(g)
             mean.append(state.get("mean", p))
-            names = (*checkpoint.buffer_names(state), "step", "eta")
+            names = (*buffer_names(state), "step", "eta")
             for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
                 tensors.append(state[name])
         if param and self._info is None:
             device = param[0].device
             self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
-
-    @staticmethod
-    def _init_state(group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> None:
-        """A settled start: b is set by the first observation, the variances are where they would settle."""
-        real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
-        rho_lam = group["prior_weight"] * group["prior_precision"]
-        a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]
-        variance = group["initial_variance"]
-        prec = (a_0 + rho_lam) / group["prior_weight"] if variance is None else 1 / variance
-        P_0 = group["initial_filter_variance"]
-        if P_0 is None:
-            P_0 = math.sqrt(q * r) if q > 0 else r
-        state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
-        state["eta"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
-        rounded = group["state_dtype"] is not None
-        dtype = group["state_dtype"] if rounded else checkpoint.buffer_dtype(p)
-        values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
-        for place, (name, value) in enumerate(values.items(), 1):
-            state[name] = apart(real, dtype, place).fill_(value)
-        if real.dtype in HALF:
-            state["mean"] = real.to(torch.float32)
 
     @overload
     def step(self, closure: None = None) -> None: ...

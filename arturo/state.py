@@ -1,0 +1,67 @@
+"""One parameter's state: its buffers, their dtypes and places in memory, and the values they begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arturo.kernels import native
+from arturo.kernels.batch import sum_dtype
+
+BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
+ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
+HALF = (torch.float16, torch.bfloat16)
+LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
+PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096
+
+
+def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
+    """A settled start: b is set by the first observation, the variances are where they would settle."""
+    real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
+    rho_lam = group["prior_weight"] * group["prior_precision"]
+    a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]
+    variance = group["initial_variance"]
+    prec = (a_0 + rho_lam) / group["prior_weight"] if variance is None else 1 / variance
+    P_0 = group["initial_filter_variance"]
+    if P_0 is None:
+        P_0 = math.sqrt(q * r) if q > 0 else r
+    state = {
+        "step": torch.zeros((), dtype=torch.float32, device=p.device),
+        "eta": torch.zeros((), dtype=sum_dtype(p.device), device=p.device),
+    }
+    rounded = group["state_dtype"] is not None
+    dtype = group["state_dtype"] if rounded else buffer_dtype(p)
+    values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
+    for place, (name, value) in enumerate(values.items(), 1):
+        state[name] = apart(real, dtype, place).fill_(value)
+    if real.dtype in HALF:
+        state["mean"] = real.to(torch.float32)
+    return state
+
+
+def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The buffers of one parameter's state, in the order of :class:`arturo.kernels.batch.Batch`: its keys tell the form."""
+    return ROUNDED if "P_slope" in entry else BUFFERS
+
+
+def buffer_dtype(param: Tensor) -> torch.dtype:
+    """float32 or wider, and real."""
+    dtype = param.dtype.to_real() if param.is_complex() else param.dtype
+    return torch.float32 if dtype in HALF else dtype
+
+
+def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
+    """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
+
+    Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
+    lines of the same set of the first cache at once, as many as it has ways.
+    """
+    if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
+        return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)
+    model = torch.empty_like(like, device="meta", memory_format=torch.preserve_format)
+    skip = place * PLACE // dtype.itemsize
+    return torch.empty(skip + like.numel(), dtype=dtype).as_strided(like.shape, model.stride(), skip)
