@@ -262,7 +262,9 @@ def test_display_in_a_terminal() -> None:
     assert line in shown and "epoch 2/2" in shown
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["reproduce"], ["report"], ["list"], ["fetch"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["compare"], ["reproduce"], ["tune"], ["tune-report"], ["report"], ["list"], ["fetch"]]
+)
 def test_help_ends_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main([*command, "--help"])

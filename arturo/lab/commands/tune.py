@@ -21,6 +21,7 @@ from arturo.lab.config_file import write_config_file
 from arturo.lab.errors import ConfigError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.paper.scales import SCALES, Share
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available
 from arturo.lab.tuning.protocols import CHEAP, PROTOCOLS, Search
@@ -73,7 +74,9 @@ def add(commands: Any) -> None:
     )
     how.add_argument("--test-seeds", type=int, default=3, metavar="N", help="of the winner's test (default: 3; 0: no test yet)")
 
-    add_scale(sub.add_argument_group("the task"))
+    scale = sub.add_argument_group("the task")
+    scale.add_argument("--scale", default="full", metavar="NAME", help="full, or cpu: as `arturo reproduce` cuts it down")
+    add_scale(scale)
 
     machine = sub.add_argument_group("the machine")
     machine.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
@@ -124,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 def searches(arguments: argparse.Namespace) -> list[Search]:
     """The studies to do, checked before the first one runs."""
     task, protocol = TASKS[arguments.task], PROTOCOLS[arguments.protocol]
+    share = SCALES[arguments.scale].tasks.get(arguments.task, Share())
     for key, lowest in (("trials", 1), ("studies", 1), ("test_seeds", 0), ("heartbeat", 1)):
         value = getattr(arguments, key)
         if value is not None and value < lowest:
@@ -136,9 +140,9 @@ def searches(arguments: argparse.Namespace) -> list[Search]:
             arguments.protocol,
             protocol.folds if arguments.folds is None else arguments.folds,
             protocol.seeds if arguments.seeds is None else arguments.seeds,
-            task.epochs if arguments.epochs is None else arguments.epochs,
+            arguments.epochs if arguments.epochs is not None else share.epochs or task.epochs,
             task.batch_size if arguments.batch_size is None else arguments.batch_size,
-            arguments.subset,
+            share.subset if arguments.subset is None else arguments.subset,
             study,
             arguments.device,
             arguments.threads,

@@ -138,7 +138,7 @@ def canvas(width: float = 5.2, height: float = 3.4) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def finish(axes: Axes, x: str, y: tuple[float, float]) -> None:
+def finish(axes: Axes, x: str, y: tuple[float, float], legend: bool = True) -> None:
     axes.set_title(SCORE, loc="left", fontsize=9)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylim(*y)
@@ -148,6 +148,8 @@ def finish(axes: Axes, x: str, y: tuple[float, float]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
+    if not legend:
+        return
     handles, labels = axes.get_legend_handles_labels()
     look = {"frameon": False, "fontsize": 7, "handlelength": 3, "columnspacing": 1.2}
     figure = axes.get_figure()

@@ -16,7 +16,9 @@ import pytest
 from torch import Tensor
 
 from arturo.lab import cli, data, train
+from arturo.lab.commands import tune as tune_command
 from arturo.lab.config_file import read_config_file
+from arturo.lab.paper.scales import SCALES
 from arturo.lab.tuning import spaces
 from arturo.lab.tuning.outcome import read_rows
 from arturo.lab.tuning.spaces import Dimension, Space
@@ -97,6 +99,13 @@ def test_studies_and_cross_evaluation(tmp_path: Path) -> None:
     assert rows[2].params == content["search"]["params"] and rows[2].scores == rows[0].scores  # the same point here
     assert found["studies"] == 2 and found["trials"] == 4 and len(found["between_studies"]["best"]) <= 2
     assert found["crossed"] == [{"from": "digits-cnn", "score": rows[2].score, "state": rows[2].state}]
+
+    assert cli.main(["tune-report", str(tmp_path / "sgd.json"), "--out", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report" / "tuning.md").read_text()
+    assert f"{100 * found['validation']['mean']:.2f}" in text and "not yet" in text and found["command"] in text
+    assert "| SGD | digits-cnn |" in text and "2 independent studies of 2 trials" in text
+    figures = {path.name for path in (tmp_path / "report").glob("*.png")}
+    assert figures == {"digits-mlp-best-after-k.png", "digits-mlp-studies.png"}
 
 
 def test_divergence_does_not_stop_the_search(
@@ -184,6 +193,17 @@ def test_without_optuna_the_command_says_what_to_install(
 def test_the_laboratory_does_without_optuna() -> None:
     code = "import sys; sys.modules['optuna'] = None\nfrom arturo.lab import cli; sys.exit(cli.main(['list']))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_scale_is_that_of_reproduce() -> None:
+    def lengths(words: str) -> tuple[int, int | None]:
+        (search,) = tune_command.searches(cli.parser().parse_args(words.split()))
+        return search.epochs, search.subset
+
+    share = SCALES["cpu"].tasks["fmnist-cnn"]
+    assert lengths("tune fmnist-cnn") == (120, None)
+    assert lengths("tune fmnist-cnn --scale cpu") == (share.epochs, share.subset)
+    assert lengths("tune fmnist-cnn --scale cpu --epochs 2 --subset 500") == (2, 500)
 
 
 def test_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
