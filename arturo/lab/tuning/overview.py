@@ -83,9 +83,10 @@ def about(group: Sequence[Found]) -> str:
     trials = how["trials"] // how["studies"]
     studies = f"{how['studies']} independent studies of " if how["studies"] > 1 else ""
     return (
-        f"Protocol {how['protocol']}: {studies}{trials} trials for each optimizer, {budget(group[0])}. Validation: the winner's "
-        "mean over folds and seeds ± doubled standard error, which is too high, as the best of many always is. Test: the "
-        "winner trained on all training images, mean over seeds ± doubled standard error; the test set was not looked at before."
+        f"Protocol {how['protocol']}: {studies}{trials} trials for each optimizer, {budget(group[0])}. Validation: the "
+        "winner's mean over folds and seeds ± doubled standard error, which is too high, as the best of many always is. "
+        "Test: the winner trained on all training images, mean over seeds ± doubled standard error; nobody had looked at the "
+        "test set before."
     )
 
 
@@ -118,7 +119,7 @@ def table(group: Sequence[Found]) -> str:
 def cross_table(group: Sequence[Found]) -> str:
     """Every winner on this task, whichever task it won on."""
     lines = [
-        "Cross-evaluation, validation accuracy in %:\n",
+        "Cross-evaluation:\n",
         _line(["optimizer", "values of", "validation, %"]),
         _line(["---"] * 3),
     ]
