@@ -31,7 +31,7 @@ from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 from scipy.stats import qmc  # type: ignore[import-untyped]
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
 from arturo.lab.errors import ConfigError
 from arturo.lab.lock import Locked, locked
@@ -123,8 +123,7 @@ def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
                 path = Path(parsed.database)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(path.with_name(path.name + ".lock")))
-            with quiet():
-                rdb = RDBStorage(url, heartbeat_interval=heartbeat, grace_period=BEATS_MISSED * heartbeat)
+            rdb = _open_rdb(url, heartbeat)
         except Locked as error:
             raise ConfigError(
                 f"storage: {error} searches in {url}; SQLite takes one process at a time, --storage postgresql://... many"
@@ -133,6 +132,14 @@ def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
             raise ConfigError(f"storage: cannot open {url} ({str(error).splitlines()[0]})") from error
         stack.callback(rdb.engine.dispose)
         yield Storage(rdb, None if alone else heartbeat)
+
+
+def _open_rdb(url: str, heartbeat: int) -> RDBStorage:
+    for _ in range(3):
+        with quiet(), suppress(IntegrityError, ProgrammingError):  # another worker makes the tables at the same time
+            return RDBStorage(url, heartbeat_interval=heartbeat, grace_period=BEATS_MISSED * heartbeat)
+    with quiet():
+        return RDBStorage(url, heartbeat_interval=heartbeat, grace_period=BEATS_MISSED * heartbeat)
 
 
 @contextmanager
