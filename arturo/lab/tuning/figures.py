@@ -83,7 +83,7 @@ def best_after_k(rows: Mapping[str, Sequence[Row]]) -> Figure:
         for study in per_study:
             best = best_so_far(study)
             axes.step(range(1, len(best) + 1), best, where="post", color=look.light, linewidth=0.7, alpha=0.8)
-        shown.append((float(mean[min(2, trials - 1)]), max(row.score for row in own)))
+        shown.append((float(mean[min(4, trials - 1)]), max(row.score for row in own)))  # the first few may fall below the axis
     low = min((first for first, _ in shown), default=0.0)
     high = max((best for _, best in shown), default=1.0)
     margin = max(0.08 * (high - low), 0.002)
@@ -154,7 +154,7 @@ def finish(axes: Axes, x: str, y: tuple[float, float], legend: bool = True) -> N
     look = {"frameon": False, "fontsize": 7, "handlelength": 3, "columnspacing": 1.2}
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), **look)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4 if sum(map(len, labels)) < 40 else 2, **look)
 
 
 def by_study(rows: Sequence[Row]) -> list[list[Row]]:

@@ -22,7 +22,7 @@ from arturo.lab.tuning.protocols import Search
 from arturo.lab.tuning.study import open_storage
 
 TRIALS = 6
-SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 20 --subset 96 --studies 1 --no-prune")
+SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 8 --subset 96 --studies 1 --no-prune")
 
 
 def program(name: str) -> str | None:
@@ -79,7 +79,7 @@ def test_two_workers_and_a_death(server: str, tmp_path: Path) -> None:
     assert second.returncode == 0
 
     with open_storage(server, heartbeat=1) as storage:
-        trials = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 20, 32, 96)).get_trials(deepcopy=False)
+        trials = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 8, 32, 96)).get_trials(deepcopy=False)
     over = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     assert sorted(trial.user_attrs["slot"] for trial in over) == [str(i) for i in range(TRIALS)]
     assert all(trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.WAITING) for trial in trials)
