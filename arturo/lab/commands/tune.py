@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import math
 import shlex
 import shutil
 import sys
@@ -181,6 +182,7 @@ def search_all(
                 trainer,
                 folder / "scratch",
                 prune=prune,
+                at_once=math.ceil(jobs(arguments) / first.seeds),
                 crossed=crossed if search.study == 0 else {},
                 on_trials=display.on_trials,
             )

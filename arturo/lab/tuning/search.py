@@ -26,6 +26,7 @@ def work(
     scratch: Path,
     *,
     prune: bool,
+    at_once: int = 1,
     crossed: Mapping[str, Mapping[str, float]] | None = None,
     on_trials: Callable[[list[Row], str], None] = lambda rows, running: None,
 ) -> list[Row]:
@@ -38,6 +39,7 @@ def work(
         trainer: trains the runs of a fold.
         scratch: where run folders are as long as their trial lasts.
         prune: whether hopeless configurations are given up early.
+        at_once: so many folds go to the trainer together.
         crossed: configurations that won elsewhere, to be judged like the others.
         on_trials: told what is over and what is being done.
     """
@@ -66,7 +68,7 @@ def work(
         on_trials(rows, label)
         try:
             with storage.beating(trial._trial_id):
-                judge(trial, search, trainer, scratch, prune, on_fold)
+                judge(trial, search, trainer, scratch, prune, at_once, on_fold)
         except BaseException:  # Ctrl-C, a full disk, a defect: the slot is free again, at once
             storage.fail(trial._trial_id)
             raise

@@ -54,12 +54,13 @@ def judge(
     trainer: Trainer,
     scratch: Path,
     prune: bool,
+    at_once: int = 1,
     on_fold: Callable[[int, list[float]], None] = lambda fold, scores: None,
 ) -> bool:
     """Train and tell. False: another worker has the trial now, and what this one found does not count.
 
     The score is the mean accuracy on held-out images after the last epoch, over folds and seeds. A configuration that
-    diverges once is scored as :data:`WORST` at once.
+    diverges once is scored as :data:`WORST` at once. ``at_once`` folds go to the trainer together.
     """
     point = {d.name: trial.suggest_float(d.name, d.low, d.high, log=d.log) for d in search.space.dimensions}
     settings = search.space.settings(point)
@@ -67,8 +68,9 @@ def judge(
     scores: list[float] = []
     state, value = TrialState.COMPLETE, None
     try:
-        for fold in range(1, search.folds + 1):
-            judged = trainer(search.configs(settings, fold), folder)
+        for first in range(1, search.folds + 1, at_once):
+            fold = min(first + at_once - 1, search.folds)  # the last of these
+            judged = trainer([config for k in range(first, fold + 1) for config in search.configs(settings, k)], folder)
             if any(run.diverged for run in judged):
                 trial.set_user_attr("diverged", True)
                 value = WORST

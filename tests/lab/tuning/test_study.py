@@ -15,12 +15,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
+from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.tuning import trial
 from arturo.lab.tuning.outcome import Row
 from arturo.lab.tuning.protocols import Search
 from arturo.lab.tuning.search import work
 from arturo.lab.tuning.study import counted, fill, open_storage, slot_values
 from arturo.lab.tuning.trial import Judged
+from arturo.lab.workers import News
 
 SEARCH = Search("digits-mlp", "sgd", "fair", folds=2, seeds=1, epochs=1, batch_size=32)
 TRIALS = 2
@@ -156,6 +158,34 @@ def test_diverged_is_worst_and_costs_one_fold(empty: Path, tmp_path: Path) -> No
     rows = search(path, trials=2, trainer=wild)
     assert [(row.state, row.score) for row in rows] == [("diverged", 0.0), ("complete", 0.1)]
     assert folds == ["1/2", "1/2", "2/2"]
+
+
+def test_several_folds_at_once(empty: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(empty, tmp_path))
+    asked: list[list[str | None]] = []
+
+    def watched(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
+        asked.append([config.fold for config in configs])
+        return trainer(configs, out)
+
+    three = Search("digits-mlp", "sgd", "fair", folds=3, seeds=1, epochs=1, batch_size=32)
+    (row,) = search(path, trials=1, search=three, trainer=watched, at_once=2)
+    assert asked == [["1/3", "2/3"], ["3/3"]] and len(row.scores) == 3
+
+
+@pytest.mark.parametrize(("state", "error"), [("failed", RunError), ("stopped", KeyboardInterrupt)])
+def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config,) = SEARCH.configs({}, fold=1)
+    monkeypatch.setattr(trial, "train_all", lambda configs, *rest, **named: [News(c, state, message="why") for c in configs])
+    with pytest.raises(error):
+        trial.training(2, None, lambda: False)([config], tmp_path)
+
+
+def test_runs_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config,) = SEARCH.configs({}, fold=1)
+    ends = iter([News(config, "finished", 1.0, accuracy=0.75), News(config, "diverged", 1.0)])
+    monkeypatch.setattr(trial, "train_all", lambda configs, *rest, **named: [next(ends) for _ in configs])
+    assert trial.training(2, None, lambda: False)([config] * 2, tmp_path) == [Judged(0.75, False), Judged(0.0, True)]
 
 
 def test_quasi_random_first_and_the_same_shares_for_all() -> None:
