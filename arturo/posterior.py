@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.hyperparameters import check_number
 from arturo.sampling import as_param, as_real, mean_of, refuse_inference_mode, replaced, standard_normal
+from arturo.state import HALF
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
 NAMES = ("ggn", "surrogate")
@@ -79,6 +80,36 @@ class Posterior:
                     f"Invalid prior_precision value: {w.prior_precision!r}, and curvature 0 somewhere in {name!r}: the "
                     "variance there would be infinite (pass a prior_precision > 0)"
                 )
+
+    @classmethod
+    def of_model(
+        cls,
+        model: nn.Module,
+        *,
+        ess: float,
+        prior_precision: float,
+        curvature: Mapping[str, Tensor] | None = None,
+        data: Data | None = None,
+        loss: Loss = "cross_entropy",
+        temperature: float = 1.0,
+    ) -> Posterior:
+        """Around the weights of a model that anything has trained: the diagonal Laplace approximation.
+
+        Args:
+            model: its parameters are the mean.
+            ess, prior_precision, temperature: as in :meth:`arturo.Arturo.posterior`.
+            curvature: of the mean loss, by parameter name; parameters it leaves out stay fixed. None: the Gauss-Newton diagonal
+                from ``data`` and ``loss``.
+        """
+        if curvature is None:
+            if data is None:
+                raise TypeError("of_model needs data for the Gauss-Newton diagonal, or a curvature")
+            curvature = ggn_diagonal(model, data, loss)
+        _check(ess, temperature, prior_precision)
+        chosen = {name: p for name, p in model.named_parameters() if name in curvature}
+        return cls(
+            {name: _weight(name, p, {}, curvature[name], prior_precision) for name, p in chosen.items()}, ess, temperature
+        )
 
     @property
     def mean(self) -> dict[str, Tensor]:
@@ -221,16 +252,21 @@ def posterior_of(
     found = _curvatures(optimizer, params, curvature, model, data, loss)
     weights = {}
     for i, (p, group) in taking_part.items():
-        name = names[i]
-        mean, a = mean_of(p, optimizer.state[p]), found[name].detach()
-        if a.shape != mean.shape:
-            raise ValueError(f"curvature of {name!r} has shape {tuple(a.shape)}, the parameter {tuple(mean.shape)}")
-        a = a.to(device=mean.device, dtype=mean.dtype, copy=True)
-        if not bool(a.isfinite().all()):
-            raise ValueError(f"curvature of {name!r} is not finite")
         prior = group["prior_precision"] if prior_precision is None else prior_precision
-        weights[name] = Weight(mean, a, float(prior), p.dtype, p)
+        weights[names[i]] = _weight(names[i], p, optimizer.state[p], found[names[i]], prior)
     return Posterior(weights, ess, temperature)
+
+
+def _weight(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_precision: float) -> Weight:
+    """A snapshot of one parameter, its curvature checked."""
+    mean = mean_of(p, state)
+    mean = mean.float() if mean.dtype in HALF else mean
+    if a.shape != mean.shape:
+        raise ValueError(f"curvature of {name!r} has shape {tuple(a.shape)}, the parameter {tuple(mean.shape)}")
+    a = a.detach().to(device=mean.device, dtype=mean.dtype, copy=True)
+    if not bool(a.isfinite().all()):
+        raise ValueError(f"curvature of {name!r} is not finite")
+    return Weight(mean, a, float(prior_precision), p.dtype, p)
 
 
 def _curvatures(

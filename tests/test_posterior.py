@@ -274,6 +274,24 @@ def test_save_and_load(dtype, tmp_path):
         Posterior.load(file)
 
 
+def test_around_any_model():
+    """The diagonal Laplace approximation of a model that nothing of ours has trained; in half precision too."""
+    model, x, y = classifier()
+    posterior = Posterior.of_model(model, ess=20, prior_precision=2.0, data=(x, y), temperature=0.5)
+    exact = ggn_diagonal(model, (x, y))
+    assert list(posterior.mean) == list(exact)
+    for name, p in model.named_parameters():
+        assert torch.equal(posterior.mean[name], p)
+        torch.testing.assert_close(posterior.variance[name], 0.5 / (20 * exact[name] + 2))
+    part = Posterior.of_model(model.bfloat16(), ess=20, prior_precision=2.0, curvature={"2.bias": torch.ones(2)})
+    assert list(part.mean) == ["2.bias"] and part.mean["2.bias"].dtype == torch.float32
+    assert part.sample()["2.bias"].dtype == torch.bfloat16
+    with pytest.raises(TypeError, match="needs data"):
+        Posterior.of_model(model, ess=20, prior_precision=2.0)
+    with pytest.raises(ValueError, match="Invalid ess value: 0"):
+        Posterior.of_model(model, ess=0, prior_precision=2.0, data=(x, y))
+
+
 def test_replace():
     posterior = gaussian(torch.zeros(2), torch.ones(2), prior=1.0, ess=3.0)
     assert posterior.replace(ess=7).variance["w"].tolist() == [0.125, 0.125]
