@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from arturo.lab.commands.arguments import add_command, add_data, add_jobs, jobs
-from arturo.lab.commands.many import read_all, shown, train_many
+from arturo.lab.commands.many import read_all, train_many
 from arturo.lab.errors import RunError
 from arturo.lab.paper.artefacts import ARTEFACTS
 from arturo.lab.paper.deviations import deviations
@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     artefact, scale = ARTEFACTS[arguments.artefact], SCALES[arguments.scale]
     configs = artefact.configs(scale, arguments.tasks)
     out: Path = Path("runs") / arguments.scale if arguments.out is None else arguments.out
-    folder, at_once = out / artefact.folder, 1 if artefact.timing else jobs(arguments)
+    folder, at_once = out / artefact.folder, jobs(arguments)
+    if artefact.timing:
+        at_once = 1  # they would slow each other down
     code = 0
     if not arguments.no_train:
         code = train_many(configs, folder, at_once, arguments, console)
@@ -67,11 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{folder}: holds none of the {len(configs)} runs that this takes")
+    some = [] if arguments.tasks is None else ["--tasks", *arguments.tasks]
     document = Document(
         artefact.title,
         arguments.scale,
         scale.about,
-        shown(arguments.argv),
+        " ".join(["arturo reproduce", arguments.artefact, "--scale", arguments.scale, *some]),
         configs,
         records,
         deviations(configs, artefact.timing),
