@@ -23,7 +23,17 @@ from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.hyperparameters import check_number
-from arturo.sampling import as_param, as_real, mean_of, refuse_inference_mode, replaced, standard_normal
+from arturo.sampling import (
+    as_param,
+    as_real,
+    is_sharded,
+    local,
+    mean_of,
+    refuse_inference_mode,
+    replaced,
+    sharded_like,
+    standard_normal,
+)
 from arturo.state import HALF
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
@@ -74,7 +84,8 @@ class Posterior:
         self.ess = float(ess)
         self.temperature = float(temperature)
         for name, w in self.weights.items():
-            least = self.ess * max(w.curvature.min().item(), 0.0) + w.prior_precision if w.curvature.numel() else 1.0
+            a = local(w.curvature)
+            least = self.ess * max(a.min().item(), 0.0) + w.prior_precision if a.numel() else 1.0
             if not least > 0:
                 raise ValueError(
                     f"Invalid prior_precision value: {w.prior_precision!r}, and curvature 0 somewhere in {name!r}: the "
@@ -155,7 +166,8 @@ class Posterior:
             if value.shape != w.mean.shape:
                 raise ValueError(f"log_prob: {name!r} has shape {tuple(w.mean.shape)}, got {tuple(value.shape)}")
             prec = precision(w.curvature.double(), self.ess, w.prior_precision, self.temperature)
-            total += 0.5 * (torch.log(prec / (2 * math.pi)) - prec * (value - w.mean.double()).square()).sum().item()
+            terms: Any = (torch.log(prec / (2 * math.pi)) - prec * (value - w.mean.double()).square()).sum()
+            total += 0.5 * (terms.full_tensor() if is_sharded(terms) else terms).item()
         return total
 
     def replace(
@@ -263,8 +275,8 @@ def _weight(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_
     mean = mean.float() if mean.dtype in HALF else mean
     if a.shape != mean.shape:
         raise ValueError(f"curvature of {name!r} has shape {tuple(a.shape)}, the parameter {tuple(mean.shape)}")
-    a = a.detach().to(device=mean.device, dtype=mean.dtype, copy=True)
-    if not bool(a.isfinite().all()):
+    a = sharded_like(a.detach().to(device=mean.device, dtype=mean.dtype, copy=True), mean)
+    if not bool(local(a).isfinite().all()):
         raise ValueError(f"curvature of {name!r} is not finite")
     return Weight(mean, a, float(prior_precision), p.dtype, p)
 
@@ -288,6 +300,11 @@ def _curvatures(
             raise TypeError(
                 f"curvature='ggn' needs {lacking}: posterior(ess=len(dataset), model=model, data=loader), where data is (x, y) "
                 "or gives batches; curvature='surrogate' needs neither and is much less to be trusted (docs/posterior.md)"
+            )
+        if any(is_sharded(p) for p in params.values()):
+            raise ValueError(
+                "Invalid curvature value: 'ggn' for sharded parameters (DTensor): pass what arturo.ggn_diagonal gives for an "
+                "unsharded copy of the model, or 'surrogate'"
             )
         return ggn_diagonal(model, data, loss, parameters=params.values())
     if isinstance(curvature, Mapping):

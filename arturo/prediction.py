@@ -23,7 +23,7 @@ from torch.func import functional_call, jvp, vmap
 from arturo.curvature import evaluating
 from arturo.hyperparameters import check_number
 from arturo.posterior import Posterior
-from arturo.sampling import as_param, refreshed_norms, refuse_inference_mode, replaced
+from arturo.sampling import as_param, is_sharded, refreshed_norms, refuse_inference_mode, replaced
 
 if TYPE_CHECKING:
     from arturo.optimizer import Arturo
@@ -158,6 +158,8 @@ def _outputs(
 ) -> Iterator[Tensor]:
     """The outputs, draw by input; several draws at a time where the model can be mapped over, else in the model itself."""
     params = posterior.parameters(model)
+    if any(is_sharded(p) for p in params.values()):
+        vectorized = False
     means = zip(params.items(), posterior.mean.values(), strict=True)
     mean = {name: as_param(mean, p.dtype) for (name, p), mean in means}
     size = sum(p.numel() * p.element_size() for p in mean.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +81,7 @@ def mean_of(p: Tensor, state: Mapping[str, Tensor]) -> Tensor:
     value = _PUT[p][0][1] if p in _PUT else p.detach()
     if "mean" in state:
         mean = state["mean"].clone()
-        follow_parameter(mean, as_real(value), None)  # someone may have written into the parameter since the last step
+        follow_parameter(local(mean), local(as_real(value)), None)  # someone may have written into it since the last step
         return mean
     return as_real(value).clone()
 
@@ -96,9 +97,37 @@ def as_param(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Noise in the shape and precision of ``like``; the same whatever its strides are, and drawn where the generator is."""
+    """Noise in the shape and precision of ``like``; the same whatever its strides are, and drawn where the generator is.
+
+    Of a DTensor every process draws the whole and keeps its shard: replicas agree, and no number travels.
+    """
+    if is_sharded(like) and generator is None:
+        raise RuntimeError(
+            "a draw of sharded parameters (DTensor) needs a generator that is seeded alike on every rank: "
+            "generator=torch.Generator().manual_seed(seed)"
+        )
     device = like.device if generator is None else generator.device
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+    return sharded_like(torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device), like)
+
+
+def is_sharded(x: Tensor) -> bool:
+    """Whether ``x`` is a DTensor; asks without importing them."""
+    return hasattr(x, "device_mesh")
+
+
+def local(x: Any) -> Tensor:
+    """The shard that lies here; a plain tensor is its own."""
+    return x.to_local() if is_sharded(x) else x  # type: ignore[no-any-return]
+
+
+def sharded_like(whole: Tensor, like: Any) -> Tensor:
+    """A tensor that every process has whole, laid out like the DTensor ``like``; as it is if that is plain or it already is."""
+    if not is_sharded(like) or is_sharded(whole):
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    alike = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
+    return alike.redistribute(like.device_mesh, like.placements)
 
 
 def draw(p: Tensor, state: Mapping[str, Tensor], generator: torch.Generator | None) -> Tensor:

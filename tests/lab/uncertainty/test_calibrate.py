@@ -17,9 +17,11 @@ from arturo.lab.errors import ConfigError
 from arturo.lab.run import open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import train
+from arturo.lab.uncertainty import methods
 from arturo.lab.uncertainty.images import Images, Trained, Work, fitted
 from arturo.lab.uncertainty.methods import METHODS
 
+EPOCHS = 30
 WORK = Work(6, 4, 40, (0.01, 1.0), (10.0, 1000.0), seed=0)
 COMMAND = ["calibrate", "digits-mlp", "--methods", "point", "arturo-surrogate", "ensemble", "--epochs", "2", "--subset", "300"]
 
@@ -45,7 +47,7 @@ def trained(out: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(TASKS, "digits-mlp", replace(TASKS["digits-mlp"], model=thin_mlp))  # type: ignore[arg-type]
 
     def make(optimizer: str, count: int = 1) -> list[Trained]:
-        configs = [RunConfig.for_task("digits-mlp", optimizer, seed, 3, subset=300) for seed in range(count)]
+        configs = [RunConfig.for_task("digits-mlp", optimizer, seed, EPOCHS, subset=300) for seed in range(count)]
         for config in configs:
             with open_run(out, config) as run:
                 if run.result is None:
@@ -67,7 +69,7 @@ def test_every_method_gives_probabilities_that_repeat(method: str, trained, imag
     predictor, chosen = METHODS[method].make(networks, images, WORK)
     p = predictor(images.test_images)
     torch.testing.assert_close(p.sum(1), torch.ones(100, dtype=torch.float64), rtol=0, atol=1e-5)
-    assert (p.argmax(1) == images.test_labels).double().mean() > 0.5
+    assert (p.argmax(1) == images.test_labels).double().mean() > 0.25
     assert torch.equal(predictor(images.test_images), p)
     assert bool(chosen) == METHODS[method].tuned
     for one, values in zip(networks, before, strict=True):
@@ -84,32 +86,23 @@ def test_methods_differ_as_they_should(trained, images: Images) -> None:
     ensemble, _ = METHODS["ensemble"].make(five, images, WORK)
     each = torch.stack([one.probabilities(images.test_images) for one in five])
     torch.testing.assert_close(ensemble(images.test_images), each.mean(0))
-    assert each.var(0).max() > 1e-3
+    assert each.var(0).max() > 1e-4
 
 
 def test_a_loaded_training_is_where_it_ended(trained, images: Images) -> None:
     (one,) = trained("arturo-default")
-    assert isinstance(one.optimizer, Arturo) and one.optimizer.state[next(one.model.parameters())]["step"] == 3 * 10
-    assert one.config.epochs == 3 and not one.model.training
+    assert isinstance(one.optimizer, Arturo) and one.optimizer.state[next(one.model.parameters())]["step"] == EPOCHS * 10
+    assert one.config.epochs == EPOCHS and not one.model.training
 
 
-def test_ivon_draws_as_its_package_does(trained, images: Images) -> None:
+def test_ivon_draws_as_its_package_does(trained, images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     """The width of our draws is that of the package's."""
     (one,) = trained("ivon")
-    group = one.optimizer.param_groups[0]
+    group, found = one.optimizer.param_groups[0], []
+    monkeypatch.setattr(methods, "drawing", lambda one, posterior, work: found.append(posterior))
     METHODS["ivon"].make([one], images, WORK)
-    expected = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt()
-    from arturo.lab.uncertainty import methods
-
-    found = {}
-    original = methods.drawing
-    methods.drawing = lambda one, posterior, work, linearized=False: found.setdefault("p", posterior)  # type: ignore[assignment]
-    try:
-        METHODS["ivon"].make([one], images, WORK)
-    finally:
-        methods.drawing = original
-    ours = torch.cat([v.sqrt().flatten() for v in found["p"].variance.values()])
-    torch.testing.assert_close(ours, expected)
+    ours = torch.cat([v.sqrt().flatten() for v in found[0].variance.values()])
+    torch.testing.assert_close(ours, (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt())
 
 
 def test_images_are_split_and_fitted() -> None:
