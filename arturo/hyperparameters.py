@@ -14,7 +14,7 @@ from arturo.surrogates import SURROGATES
 
 DUALS = ("newton", "bisection")
 INITS = ("consistent", "gradient")
-GLOBAL = ("dual", "eta")  # one trust region, one multiplier: these cannot differ between groups
+GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
 
 PAPER: dict[str, Any] = {
@@ -74,6 +74,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fused": (_or_none(_boolean), "True, False or None"),
     "capturable": (_boolean, "True or False"),
     "maximize": (_boolean, "True or False"),
+    "sample_gradients": (
+        lambda value: isinstance(value, int) and value >= 0,
+        "True, False or an integer >= 0, the seed of the draws",
+    ),
 }
 
 
@@ -97,6 +101,12 @@ def check(group: Mapping[str, Any]) -> None:
             )
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def check_number(name: str, value: Any, meaning: str, zero: bool = False) -> None:
+    """Raise ValueError unless ``value`` is a finite number > 0, or >= 0 where ``zero`` is allowed."""
+    if not (_not_negative(value) if zero else _positive(value)):
+        raise ValueError(f"Invalid {name} value: {value!r} (must be a finite number {'>=' if zero else '>'} 0: {meaning})")
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

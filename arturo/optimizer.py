@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from arturo import checkpoint, hyperparameters
+from arturo import checkpoint, hyperparameters, sampling
+from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
 from arturo.kernels import Kernel, compiled, eager, foreach, native
 from arturo.kernels.batch import sum_dtype
+from arturo.posterior import Curvature, Posterior, posterior_of
 from arturo.state import buffer_names, initial_state
 from arturo.step import Slot, StepInfo
 
@@ -65,6 +68,9 @@ class Arturo(Optimizer):
             kernel where it was built.
         capturable: no host read in the step, so that it can be captured in a graph. Accelerators always step that way.
         maximize: maximize the objective instead.
+        sample_gradients: variational training: ``step(closure)`` evaluates the closure at a draw from the Gaussian, puts the
+            mean back and steps. Use ``prior_weight = 1 / N`` for N training examples, and see docs/posterior.md. True takes the
+            seed of the draws from torch's generator; an integer is the seed. A resumed run draws what it would have drawn.
 
     Example:
         >>> import torch, arturo
@@ -111,6 +117,7 @@ class Arturo(Optimizer):
         fused: bool | None = None,
         capturable: bool = False,
         maximize: bool = False,
+        sample_gradients: bool | int = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -134,8 +141,11 @@ class Arturo(Optimizer):
             "fused": fused,
             "capturable": capturable,
             "maximize": maximize,
+            "sample_gradients": sample_gradients,
         }
         hyperparameters.check(defaults)
+        if sample_gradients is True:
+            defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
         super().__init__(params, hyperparameters.plain(defaults))
         self._info: Tensor | None = None
         self._warned_missing = False
@@ -181,6 +191,7 @@ class Arturo(Optimizer):
         start: int,
     ) -> None:
         """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
+        sampling.refuse_draws(group["params"])
         for i, p in enumerate(group["params"], start):
             g = p.grad
             if g is None:
@@ -217,15 +228,18 @@ class Arturo(Optimizer):
         """Take one step.
 
         Args:
-            closure: re-evaluates the model and returns the loss; called once, with gradients enabled.
+            closure: re-evaluates the model and returns the loss; called once, with gradients enabled. ``sample_gradients``
+                needs one.
 
         Returns:
             What the closure returned, or None.
         """
         loss = None
         if closure is not None:
-            with torch.enable_grad():
+            with self._at_a_draw(), torch.enable_grad():
                 loss = closure()
+        elif self._seed is not None:
+            raise RuntimeError("sample_gradients=True evaluates the loss at a draw: call step(closure)")
         slots: list[Slot] = []
         on_device = torch.compiler.is_compiling()
         start = 0
@@ -245,6 +259,90 @@ class Arturo(Optimizer):
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
             self._warn_missing(info)
         return loss
+
+    def posterior(
+        self,
+        *,
+        ess: float,
+        temperature: float = 1.0,
+        curvature: Curvature = "ggn",
+        model: torch.nn.Module | None = None,
+        data: Data | None = None,
+        loss: Loss = "cross_entropy",
+        prior_precision: float | None = None,
+    ) -> Posterior:
+        r"""The Gaussian over the weights as a Bayesian posterior, of precision (ess max(a, 0) + prior_precision) / temperature.
+
+        Meaning, and how far to trust it: docs/posterior.md. The loss must be a mean of negative log-likelihoods.
+
+        Args:
+            ess: effective sample size, the number of observations the loss is a mean over; usually that of the training set.
+                ``1 / prior_weight`` gives what the optimizer's own variance settles at.
+            temperature: 1 is the posterior; less is narrower. :func:`arturo.calibrate` picks it on held-out data.
+            curvature: a of the mean loss. ``"ggn"``: the Gauss-Newton diagonal, from ``model``, ``data`` and ``loss``.
+                ``"surrogate"``: the filter's, which costs nothing and says little on networks. Or what
+                :func:`arturo.ggn_diagonal` gave; or a function that gets the list of parameters and gives a tensor for each.
+            model: the network with these parameters. Also gives them their names.
+            data: ``(x, y)``, or batches of them; some thousand examples will do.
+            loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, or a function of outputs and targets.
+            prior_precision: of the prior N(0, 1 / prior_precision). None: each group's own.
+
+        Raises:
+            RuntimeError: no step was taken yet.
+            ValueError: a number out of its range, or a model whose parameters these are not.
+        """
+        return posterior_of(
+            self,
+            ess=ess,
+            temperature=temperature,
+            curvature=curvature,
+            prior_precision=prior_precision,
+            model=model,
+            data=data,
+            loss=loss,
+        )
+
+    def sampled_params(
+        self, posterior: Posterior | None = None, *, generator: torch.Generator | None = None, **options: Any
+    ) -> AbstractContextManager[None]:
+        """One draw in the parameters inside the block; afterwards they are what they were, bit for bit, whatever happened.
+
+        Args:
+            posterior: what to draw from. None: ``self.posterior(**options)``; make it once and pass it if you draw often.
+            generator: of the draw.
+
+        Example:
+            >>> import arturo
+            >>> p = torch.nn.Parameter(torch.ones(3))
+            >>> optimizer = arturo.Arturo([p])
+            >>> p.sum().backward()
+            >>> optimizer.step()
+            >>> before = p.detach().clone()
+            >>> with optimizer.sampled_params(ess=1000, curvature="surrogate"):
+            ...     print(torch.equal(p, before))
+            False
+            >>> torch.equal(p, before)
+            True
+        """
+        if posterior is None:
+            posterior = self.posterior(**options)
+        elif options:
+            raise TypeError(f"unexpected argument {next(iter(options))!r}: a Posterior has its own; see Posterior.replace()")
+        return posterior.sampled_params(generator=generator)
+
+    @property
+    def _seed(self) -> int | None:
+        seed = self.param_groups[0]["sample_gradients"]
+        return None if seed is False else int(seed)
+
+    def _at_a_draw(self) -> AbstractContextManager[None]:
+        """Parameters at a draw from N(mean, 1 / prec), if ``sample_gradients`` asks for it; without state at their mean."""
+        if self._seed is None:
+            return nullcontext()
+        params = [p for group in self.param_groups for p in group["params"] if self.state.get(p)]
+        steps = [int(self.state[p]["step"]) for p in params]
+        generator = sampling.step_generator(self._seed, max(steps, default=0))
+        return sampling.replaced(params, (sampling.draw(p, self.state[p], generator) for p in params))
 
     def _warn_missing(self, info: StepInfo) -> None:
         if info.skipped and not self._warned_missing:

@@ -43,6 +43,7 @@ BAD = {
     "fused": BOOLEAN,
     "capturable": [None, *BOOLEAN],
     "maximize": [None, *BOOLEAN],
+    "sample_gradients": [None, -1, 0.5, "yes", [True]],
 }
 GOOD = {
     "lr": [0, 0.0, 1, 1e-28, 3.0, torch.tensor(1), torch.tensor([[0.5]])],
@@ -66,6 +67,7 @@ GOOD = {
     "fused": [None, False],
     "capturable": [True, False],
     "maximize": [True, False],
+    "sample_gradients": [False],  # others need a closure: tests/test_variational.py
 }
 ROWS = [(name, value) for name, values in BAD.items() for value in values]
 

@@ -63,7 +63,7 @@ class RunFolder:
 
     def begin(self) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
         """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off."""
-        captured = self._read_checkpoint() if self.started else None
+        captured = self.read_checkpoint() if self.started else None
         sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
         if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
             raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {NOTHING_CHANGED}")
@@ -132,7 +132,7 @@ class RunFolder:
             raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {NOTHING_CHANGED}")
         return raw
 
-    def _read_checkpoint(self) -> dict[str, Any]:
+    def read_checkpoint(self) -> dict[str, Any]:
         path = self.path / "checkpoint.pt"
         try:
             with zipfile.ZipFile(path) as archive:
