@@ -6,15 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from arturo.lab import report_command, show
-from arturo.lab.commands import compare, fetch, listing, train
+from arturo.lab import show
+from arturo.lab.commands import compare, fetch, listing, report, reproduce, train
 from arturo.lab.errors import LabError
 
-COMMANDS = (train, compare, report_command, show, listing, fetch)
+COMMANDS = (train, compare, reproduce, report, show, listing, fetch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done, 2: something the user can mend, said without a traceback, 130: interrupted by Ctrl-C."""
+    """Run one command.
+
+    0: done, 1: some of many runs failed, 2: something the user can mend, said without a traceback, 130: interrupted by Ctrl-C.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
     arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
@@ -39,7 +42,8 @@ def parser() -> argparse.ArgumentParser:
         "  arturo list\n"
         "  arturo fetch cifar10\n"
         "  arturo train digits-mlp --optimizer arturo\n"
-        "  arturo compare digits-mlp digits-cnn --optimizers adamw arturo --seeds 5\n",
+        "  arturo compare digits-mlp digits-cnn --optimizers adamw arturo --seeds 5 --jobs 2\n"
+        "  arturo reproduce table1 --scale cpu\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)

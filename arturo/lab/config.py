@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,8 +59,8 @@ class RunConfig:
                 raise ConfigError(f"{key}: must be an integer >= {lowest}, got {value!r}")
         if self.seed >= 2**63:
             raise ConfigError(f"seed: must be below 2**63, got {self.seed}")
-        if self.subset is not None and self.subset > DATA[TASKS[self.task].data].train_images:
-            images = DATA[TASKS[self.task].data].train_images
+        images = DATA[TASKS[self.task].data].train_images
+        if self.subset is not None and self.subset > images:
             raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
@@ -125,8 +126,11 @@ class RunConfig:
 
         Those are as good as not given. A package that gains an option does not make every stored run another one.
         """
-        settings = {name: value for name, value in self.settings.items() if value is not None and value is not False}
-        return {**self.to_json(), "settings": settings}
+        return {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil((self.subset or DATA[TASKS[self.task].data].train_images) / self.batch_size)
 
     @property
     def key(self) -> str:

@@ -21,14 +21,13 @@ class TrainingDisplay:
 
     Args:
         config: the training.
-        steps: of an epoch.
         console: where to.
         done: epochs of an earlier process.
     """
 
-    def __init__(self, config: RunConfig, steps: int, console: Console, done: int = 0) -> None:
+    def __init__(self, config: RunConfig, console: Console, done: int = 0) -> None:
         self.config = config
-        self.steps = steps
+        self.steps = steps = config.steps_per_epoch
         self.console = console
         self.images_per_second = 0.0
         self.accuracy = ""

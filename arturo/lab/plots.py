@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -34,11 +35,16 @@ def write_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
         if not any(variant.times for variant in section.variants):
             continue  # not one epoch yet
         for name, panels in {"": list(PANELS), **{f"-{panel}": [panel] for panel in PANELS}}.items():
-            with matplotlib.rc_context({"pdf.fonttype": 42}):  # letters stay letters
-                figure = curves_figure(section, panels)
-                for kind in ("png", "pdf"):
-                    paths.append(folder / f"{stem}{name}.{kind}")
-                    figure.savefig(paths[-1], dpi=200, metadata={"CreationDate": None} if kind == "pdf" else None)
+            paths += save(curves_figure(section, panels), folder / f"{stem}{name}")
+    return paths
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """As PNG and PDF, the same bytes every time. Returns the paths."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
+    with matplotlib.rc_context({"pdf.fonttype": 42}):  # letters stay letters
+        for path in paths:
+            figure.savefig(path, dpi=200, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     return paths
 
 
@@ -53,9 +59,7 @@ def stems(sections: Sequence[Section]) -> list[str]:
 
 def curves_figure(section: Section, panels: Sequence[str]) -> Figure:
     """Side by side, with one legend below."""
-    figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1] + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)  # no pyplot: no window, no global state
-    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure, all_axes = grid(1, len(panels))
     for axes, panel in zip(all_axes, panels, strict=True):
         metric, over_time, title = PANELS[panel]
         draw_curves(axes, section.variants, metric, over_time)
@@ -63,11 +67,26 @@ def curves_figure(section: Section, panels: Sequence[str]) -> Figure:
         axes.set_xlabel("seconds of training" if over_time else "epoch", fontsize=8)
     if len(panels) > 1:
         figure.suptitle(f"{section.title}: {protocol_words(section.protocol)}", fontsize=10)
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    columns = max(1, min(len(labels), int(14 * len(panels) / max(map(len, labels)))))  # as many as the width has room for
-    look = {"frameon": False, "fontsize": 8, "handlelength": 3, "columnspacing": 1.2}
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, **look)
+    add_legend(figure, all_axes, len(panels))
     return figure
+
+
+def grid(rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+    """An empty figure with room for a legend below, and its panels row by row."""
+    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)  # no pyplot: no window, no global state
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def add_legend(figure: Figure, all_axes: Sequence[Axes], columns: int) -> None:
+    """One for all panels, each label once, as many beside each other as the width of ``columns`` panels has room for."""
+    entries: dict[str, Artist] = {}
+    for axes in all_axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    beside = max(1, min(len(entries), int(14 * columns / max(map(len, entries)))))
+    look = {"frameon": False, "fontsize": 8, "handlelength": 3, "columnspacing": 1.2}
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=beside, **look)
 
 
 def draw_curves(axes: Axes, variants: Sequence[Variant], metric: str, over_time: bool) -> None:

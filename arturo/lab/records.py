@@ -1,19 +1,17 @@
-"""What run folders say, read without touching them. A run that cannot be read is a problem to report, not a crash.
+"""What run folders say, read without touching them, also while another process writes. What is in one: arturo.lab.run.
 
-A run folder is one that holds ``config.json``. Beside it: ``metrics.jsonl`` (a row per epoch), ``environment.json`` and, when
-the run is over, ``result.json``.
+A run folder is one that holds ``config.json``. One that cannot be read is a problem to report, not a crash.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arturo.lab.registry import ConfigError
+from arturo.lab.errors import ConfigError
 
 REQUIRED = {"task": str, "optimizer": str, "seed": int, "epochs": int}  # of config.json
 STATUSES = ("finished", "diverged")  # of result.json; a run without one is "unfinished"
@@ -93,7 +91,10 @@ def read_run(folder: Path) -> Record:
     result = read_object(folder / "result.json") if (folder / "result.json").exists() else {}
     if result and result.get("status") not in STATUSES:
         raise RecordError(f"result.json: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
-    rows = tuple(read_rows(folder / "metrics.jsonl"))
+    raw = (folder / "metrics.jsonl").read_bytes() if (folder / "metrics.jsonl").exists() else b""
+    rows = tuple(
+        {key: number(value) for key, value in row.items()} for row in epoch_rows(raw[: raw.rfind(b"\n") + 1], "metrics.jsonl")
+    )
     if result.get("status") == "finished":
         if len(rows) != config["epochs"]:
             raise RecordError(f"metrics.jsonl: has {len(rows)} of {config['epochs']} epochs, but result.json says finished")
@@ -103,23 +104,32 @@ def read_run(folder: Path) -> Record:
     return Record(folder, config, environment, rows, result, result.get("status", "unfinished"))
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows up to the last line end: a writer may be, or have died, in the middle of the next one."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for count, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
+def epoch_rows(raw: bytes, name: str) -> list[dict[str, Any]]:
+    """The rows in ``raw``, which must be epoch 1, 2, and so on. ``name`` is the file's, for the error."""
+    rows = parse_rows(raw, name)
+    for count, row in enumerate(rows, start=1):
+        if row.get("epoch") != count:
+            raise RecordError(f"{name}: line {count} must be epoch {count}, got {row.get('epoch')!r}")
+    return rows
+
+
+def parse_rows(raw: bytes, name: str) -> list[dict[str, Any]]:
+    """An object per line."""
+    rows = []
+    for count, line in enumerate(raw.splitlines(), start=1):
         try:
-            values = json.loads(line)
+            row = json.loads(line)
         except ValueError as error:
-            raise RecordError(f"metrics.jsonl: line {count} is corrupt ({error})") from error
-        if not isinstance(values, dict) or values.get("epoch") != count:
-            said = values.get("epoch") if isinstance(values, dict) else values
-            raise RecordError(f"metrics.jsonl: line {count} must be epoch {count}, got {said!r}")
-        yield {key: number(value) for key, value in values.items()}
+            raise RecordError(f"{name}: line {count} is corrupt ({error})") from error
+        if not isinstance(row, dict):
+            raise RecordError(f"{name}: line {count} must be an object, got {type(row).__name__}")
+        rows.append(row)
+    return rows
 
 
 def read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_bytes())
     except ValueError as error:
         raise RecordError(f"{path.name}: corrupt ({error})") from error
     if not isinstance(value, dict):

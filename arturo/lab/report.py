@@ -1,127 +1,88 @@
-"""What a comparison found: a table for the terminal and files for other programs."""
+"""What runs come to: a table for the terminal, summary.json for other programs, one HTML page, figures for papers."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-import os
-import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
+import rich.markup
+from rich import box
+from rich.console import Console
 from rich.table import Table
 
-from arturo.lab.compare import Comparison, Estimate, Run
-from arturo.lab.figure import figure
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.tasks import TASKS
+from arturo.lab import atomic
+from arturo.lab.plots import write_figures
+from arturo.lab.records import Problem
+from arturo.lab.report_page import report_page
+from arturo.lab.sections import Section
+from arturo.lab.summary import summary
+from arturo.lab.wording import count, duration, fraction, mean_with_error, p_value, protocol_words
 
 
-def table(comparison: Comparison) -> Table:
-    """One row per optimizer; the best mean of a column in bold."""
-    accuracy = {name: comparison.final(name, "test_accuracy") for name in comparison.optimizers}
-    loss = {name: comparison.final(name, "test_loss") for name in comparison.optimizers}
-    seconds = {name: comparison.seconds_per_epoch(name) for name in comparison.optimizers}
-    best_accuracy = max(estimate.mean for estimate in accuracy.values())
-    best_loss = np.nanmin([estimate.mean for estimate in loss.values()], initial=np.inf)  # NaN: it diverged
+@dataclass(frozen=True)
+class Written:
+    """Where it went."""
 
-    result = Table(
-        title=f"{TASKS[comparison.task].title}, after epoch {comparison.epochs}",
-        caption=comparison.basis,
-        title_style="bold",
+    page: Path
+    summary: Path
+    figures: tuple[Path, ...]
+
+    def say(self, console: Console) -> None:
+        """The pictures that hold all panels, the page, the numbers."""
+        for path in self.figures:
+            if path.suffix == ".png" and not any(path.stem.startswith(f"{other.stem}-") for other in self.figures):
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
+        console.print(f"page: {self.page}", soft_wrap=True, highlight=False)
+        console.print(f"numbers: {self.summary}", soft_wrap=True, highlight=False)
+
+
+def write(
+    sections: Sequence[Section],
+    problems: Sequence[Problem],
+    folder: Path,
+    command: str,
+    target: float | None = None,
+    figures: bool = True,
+) -> Written:
+    """Write report.html, summary.json and figures/ to ``folder``. ``target``: see :meth:`Section.summary`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    result = Written(
+        folder / "report.html",
+        folder / "summary.json",
+        tuple(write_figures(sections, folder / "figures")) if figures else (),
     )
-    result.add_column("optimizer")
-    for heading in ("test accuracy [%]", "test loss", "time per epoch"):
-        result.add_column(heading, justify="right")
-    for name in comparison.optimizers:
-        result.add_row(
-            OPTIMIZERS[name].label,
-            emphasised(show(accuracy[name], scale=100, digits=2), accuracy[name].mean == best_accuracy),
-            emphasised(show(loss[name], scale=1, digits=4), loss[name].mean == best_loss),
-            f"{1000 * seconds[name]:.0f} ms" if seconds[name] < 1 else f"{seconds[name]:.1f} s",
-        )
+    atomic.write_json(result.summary, summary(sections, command, target))
+    atomic.write(result.page, report_page(sections, problems, command, target).encode())
     return result
 
 
-def show(estimate: Estimate, scale: float, digits: int) -> str:
-    """A mean with its error, both to ``digits`` places.
-
-    Example:
-        >>> show(Estimate(0.9774, 0.0021), scale=100, digits=2)
-        '97.74 ± 0.21'
-        >>> show(Estimate(0.9774, None), scale=100, digits=2)
-        '97.74'
-    """
-    mean = f"{scale * estimate.mean:.{digits}f}"
-    return mean if estimate.doubled_error is None else f"{mean} ± {scale * estimate.doubled_error:.{digits}f}"
-
-
-def emphasised(text: str, yes: bool) -> str:
-    return f"[bold]{text}[/]" if yes else text
-
-
-def write(comparison: Comparison, folder: Path) -> Path:
-    """Write metrics.jsonl (a line per epoch), summary.json and figure.png; return the figure's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_metrics(comparison.runs, folder / "metrics.jsonl")
-    replace(folder / "summary.json", (json.dumps(summary(comparison), indent=2) + "\n").encode())
-    picture = folder / "figure.png"
-    partial = picture.with_suffix(".partial.png")
-    figure(comparison).savefig(partial, dpi=160)
-    os.replace(partial, picture)
-    return picture
-
-
-def write_metrics(runs: Sequence[Run], path: Path) -> None:
-    """One JSON object per run and epoch, the run's config in each, so that a line stands for itself."""
-    rows = [
-        dataclasses.asdict(run.config) | {key: finite(value) for key, value in dataclasses.asdict(metrics).items()}
-        for run in runs
-        for metrics in run.epochs
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def summary(comparison: Comparison) -> dict[str, Any]:
-    """The table as data, with the command and the versions behind it."""
-    return {
-        "command": comparison.command,
-        "task": comparison.task,
-        "epochs": comparison.epochs,
-        "seeds": comparison.seeds,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "threads": TASKS[comparison.task].threads or torch.get_num_threads(),
-            "machine": platform.machine(),
-        },
-        "optimizers": {
-            name: {
-                "test_accuracy": as_json(comparison.final(name, "test_accuracy")),
-                "test_loss": as_json(comparison.final(name, "test_loss")),
-                "seconds_per_epoch": comparison.seconds_per_epoch(name),
-            }
-            for name in comparison.optimizers
-        },
-    }
-
-
-def as_json(estimate: Estimate) -> dict[str, Any]:
-    return {key: finite(value) for key, value in dataclasses.asdict(estimate).items()}
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN: the loss of a diverged run is null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write in one go: a reader sees the old file or the new one, never half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+def table(section: Section, target: float | None = None) -> Table:
+    """One row per optimizer, the same numbers as on the page; the best mean in bold."""
+    aim = section.target if target is None else target
+    to = "to -" if aim is None else f"to {fraction(aim)} %"
+    title = rich.markup.escape(f"{section.title}: {protocol_words(section.protocol)}")
+    result = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
+    result.caption = "± doubled standard error, below it a 95 % bootstrap interval; p: paired sign-flip test against the best"
+    for heading in ("optimizer", "accuracy [%]", "p", "loss", "per epoch", to, "runs"):
+        result.add_column(heading, justify="left" if heading == "optimizer" else "right", no_wrap=heading != "optimizer")
+    for row in section.summary(target):
+        accuracy = "-" if row.accuracy is None else mean_with_error(row.accuracy, 100, 2)
+        accuracy = f"[bold]{accuracy}[/]" if row.best else accuracy
+        if row.interval is not None:
+            accuracy += f"\n[dim]{fraction(row.interval[0], 2)} to {fraction(row.interval[1], 2)}[/]"
+        seconds = row.variant.seconds_per_epoch
+        reached = f"{row.reached} of {len(row.variant.runs)}"
+        if row.epochs_to_target is not None and row.seconds_to_target is not None:
+            reached = f"{count(row.epochs_to_target, 'epoch')}\n[dim]{duration(row.seconds_to_target)}[/]"
+        lost = [f"[dim]{n} {status}[/]" for status in ("diverged", "unfinished") if (n := len(row.variant.with_status(status)))]
+        result.add_row(
+            "\n".join([rich.markup.escape(row.variant.label), *lost]),
+            accuracy,
+            "best" if row.best else "-" if row.p is None else p_value(row.p, row.pairs).removeprefix("p = "),
+            "-" if row.loss is None else f"{row.loss.mean:.4f}",
+            "-" if seconds is None else duration(seconds),
+            reached,
+            str(len(row.variant.finished)),
+        )
+    return result

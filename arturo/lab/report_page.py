@@ -9,7 +9,7 @@ from arturo.lab.page import colours, escape, filled, key, page
 from arturo.lab.records import Problem, Record
 from arturo.lab.report_tables import fold_outs, summary_table, time_table
 from arturo.lab.sections import Section, Variant
-from arturo.lab.wording import count, protocol_words
+from arturo.lab.wording import count, protocol_words, seed_words
 
 # What can be drawn: the field of a row, its name, and whether it is a fraction shown in percent.
 METRICS = (
@@ -63,19 +63,6 @@ def section_html(index: int, section: Section, target: float | None) -> str:
         "details": fold_outs(section),
     }
     return filled("section.html", parts)
-
-
-def seed_words(seeds: Sequence[int]) -> str:
-    """Which seeds, in few words.
-
-    Example:
-        >>> seed_words([0, 1, 2]), seed_words([3]), seed_words([0, 2, 5])
-        ('seeds 0 to 2', 'seed 3', 'seeds 0, 2, 5')
-    """
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    return f"seeds {seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else f"seeds {', '.join(map(str, seeds))}"
 
 
 def mishaps(section: Section) -> list[str]:

@@ -29,14 +29,13 @@ import torch
 from arturo.lab import atomic
 from arturo.lab.config import RunConfig
 from arturo.lab.environment import environment
-from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row
-from arturo.lab.errors import RunError
+from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row, from_row
+from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.lock import Locked, locked
-from arturo.lab.record import NOTHING_CHANGED, as_metrics, parse_rows, read_config, read_json
-from arturo.lab.record import RunRecord as RunRecord  # these two also importable from here
-from arturo.lab.record import load_run as load_run
+from arturo.lab.records import RecordError, epoch_rows, parse_rows, read_object, read_run
 
 FORMAT = 1  # of checkpoint.pt
+NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
 
 
 class RunFolder:
@@ -56,14 +55,25 @@ class RunFolder:
         """Whether there is anything to go on from."""
         return (self.path / "checkpoint.pt").exists()
 
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs are written down."""
+        with _reading(self.path):
+            return len(read_run(self.path).rows)
+
     def begin(self) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
         """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off."""
         captured = self._read_checkpoint() if self.started else None
         sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
         if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
             raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {NOTHING_CHANGED}")
-        history = as_metrics(self._rows_up_to("metrics", sizes["metrics"]), self.path / "metrics.jsonl")
-        self._rows_up_to("steps", sizes["steps"])
+        with _reading(self.path):
+            rows = epoch_rows(self._up_to("metrics.jsonl", sizes["metrics"]), "metrics.jsonl")
+            parse_rows(self._up_to("steps.jsonl", sizes["steps"]), "steps.jsonl")
+        try:
+            history = [from_row(row) for row in rows]
+        except (TypeError, KeyError) as error:
+            raise RunError(f"{self.path}/metrics.jsonl: not the rows of this version ({error}); {NOTHING_CHANGED}") from error
         with self._writing("environment.json"):
             atomic.write_json(self.path / "environment.json", self._environment())
         with self._writing("metrics.jsonl"):
@@ -71,7 +81,7 @@ class RunFolder:
         with self._writing("steps.jsonl"):
             self._steps = _append_from(self.path / "steps.jsonl", sizes["steps"])
         self._saved = time.monotonic()
-        return list(history), captured
+        return history, captured
 
     def write_step(self, metrics: StepMetrics) -> None:
         with self._writing("steps.jsonl"):
@@ -114,16 +124,13 @@ class RunFolder:
             if rows is not None:
                 rows.close()
 
-    def _rows_up_to(self, name: str, size: int) -> list[Any]:
-        """The rows in the first ``size`` bytes. None may be missing or unreadable: a checkpoint counts on them."""
-        path = self.path / f"{name}.jsonl"
-        try:
-            raw = path.read_bytes()[:size] if size else b""
-        except FileNotFoundError:
-            raw = b""
+    def _up_to(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file. None may be missing: a checkpoint counts on them."""
+        path = self.path / name
+        raw = path.read_bytes()[:size] if size and path.exists() else b""
         if len(raw) < size:
             raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {NOTHING_CHANGED}")
-        return parse_rows(raw, path)
+        return raw
 
     def _read_checkpoint(self) -> dict[str, Any]:
         path = self.path / "checkpoint.pt"
@@ -150,7 +157,8 @@ class RunFolder:
         path = self.path / "environment.json"
         if not (self.started and path.exists()):
             return now
-        first = read_json(path)
+        with _reading(self.path):
+            first = read_object(path)
         changed = {key: value for key, value in now.items() if first.get(key) != value}
         return {**first, "resumed_with": [*first.get("resumed_with", []), changed]} if changed else first
 
@@ -182,20 +190,39 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(path / ".lock"))
             if (path / "config.json").exists():
-                _check_same(path, read_config(path), config)
+                _check_same(path, _read_config(path), config)
             elif (path / "checkpoint.pt").exists() or (path / "metrics.jsonl").exists():
                 raise RunError(f"{path}: has no config.json; {NOTHING_CHANGED}")
             else:
                 atomic.write_json(path / "config.json", config.to_json())
             run = RunFolder(path, config, checkpoint_seconds)
             if (path / "result.json").exists():
-                run.result = read_json(path / "result.json")
+                with _reading(path):
+                    run.result = read_object(path / "result.json")
         except Locked as error:
             raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
         except OSError as error:
             raise RunError(f"{path}: cannot write there ({error.strerror or error}); choose another --out") from error
         stack.callback(run.close)
         yield run
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """What cannot be read stays as it is, and the message says where."""
+    try:
+        yield
+    except RecordError as error:
+        raise RunError(f"{folder}/{error}; {NOTHING_CHANGED}") from error
+
+
+def _read_config(folder: Path) -> RunConfig:
+    with _reading(folder):
+        values = read_object(folder / "config.json")
+    try:
+        return RunConfig.from_json(values)
+    except (ConfigError, TypeError) as error:
+        raise RunError(f"{folder}/config.json: not a config of this version: {error}") from error
 
 
 def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:

@@ -14,6 +14,7 @@ from arturo.lab.evidence import Arrival, Estimate, bootstrap_interval, first_rea
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.palette import STYLES, Style, style
 from arturo.lab.records import Record
+from arturo.lab.settings import given
 from arturo.lab.tasks import TASKS
 
 PROTOCOL = ("task", "epochs", "batch_size", "subset")  # runs that differ in one of these are not compared
@@ -202,6 +203,8 @@ def variants(records: Sequence[Record]) -> list[Variant]:
     groups: dict[str, list[Record]] = {}
     for record in records:
         rest = {key: value for key, value in record.config.items() if key != "seed"}
+        if isinstance(rest.get("settings"), dict):
+            rest["settings"] = given(rest["settings"])  # an option that a package gained since makes no other variant
         groups.setdefault(json.dumps(rest, sort_keys=True), []).append(record)
     by_optimizer: dict[str, list[list[Record]]] = {}
     for group in sorted(groups.values(), key=lambda group: sorting_key(flattened(group[0].config))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from arturo.lab.evidence import Estimate
@@ -80,3 +81,16 @@ def protocol_words(protocol: dict[str, Any]) -> str:
             f"{protocol['subset']:,} training images" if isinstance(protocol["subset"], int) else str(protocol["subset"])
         )
     return ", ".join(words)
+
+
+def seed_words(seeds: Sequence[int]) -> str:
+    """Which seeds, in few words.
+
+    Example:
+        >>> seed_words([0, 1, 2]), seed_words([3]), seed_words([0, 2, 5])
+        ('seeds 0 to 2', 'seed 3', 'seeds 0, 2, 5')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else f"seeds {', '.join(map(str, seeds))}"

@@ -1,91 +1,105 @@
-"""Comparisons: statistics by hand, files that other programs can read, divergence that does not end in a crash."""
+"""``arturo compare``: what it trains once, what it writes, and what it says when a run fails."""
 
 from __future__ import annotations
 
-import io
 import json
-import math
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from torch.optim import SGD
 
-from arturo.lab import data, report
-from arturo.lab.compare import Comparison, Estimate, Run, compare, plan, progress_bar
+from arturo.lab import cli, workers
+from arturo.lab.commands.many import shown
 from arturo.lab.config import RunConfig
-from arturo.lab.epoch import EpochMetrics
-from arturo.lab.errors import ConfigError
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
+from arturo.lab.evidence import Estimate
+from arturo.lab.records import read_runs
+from arturo.lab.run import open_run
+
+COMMAND = [
+    "compare",
+    "digits-mlp",
+    "--optimizers",
+    "sgd",
+    "arturo",
+    "--seeds",
+    "5,2",
+    "--epochs",
+    "1",
+    "--subset",
+    "96",
+    "--set",
+    "sgd.lr=0.05",
+    "--jobs",
+    "2",
+]
 
 
-def made_up(accuracies: dict[str, list[float]]) -> Comparison:
-    """Two epochs of which only the last counts."""
-    runs = [
-        Run(
-            RunConfig.for_task("digits-mlp", name, seed, epochs=2),
-            (EpochMetrics(1, 2.0, 1.0, 0.99, seconds=9), EpochMetrics(2, 1.0, 1 - value, value, seconds=1)),
-        )
-        for name, values in accuracies.items()
-        for seed, value in enumerate(values)
+def test_writes_everything_and_trains_nothing_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main([*COMMAND, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    records, problems = read_runs(tmp_path)
+    assert problems == [] and [(r.config["optimizer"], r.config["seed"]) for r in records] == [
+        ("arturo", 2),
+        ("arturo", 5),
+        ("sgd", 2),
+        ("sgd", 5),
     ]
-    seeds = len(next(iter(accuracies.values())))
-    return Comparison("digits-mlp", tuple(accuracies), seeds, epochs=2, runs=tuple(runs))
-
-
-def text(comparison: Comparison) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(report.table(comparison))
-    return console.export_text()
-
-
-def test_estimate_is_mean_and_doubled_standard_error() -> None:
-    # deviations -2, 0, 2: sample variance 4, standard error 2 / sqrt(3)
-    estimate = Estimate.of([1.0, 3.0, 5.0])
-    assert estimate.mean == 3.0
-    assert estimate.doubled_error == pytest.approx(4 / math.sqrt(3))
-    assert Estimate.of([1.5]) == Estimate(1.5, None)
-
-
-def test_final_is_the_last_epoch_not_the_best() -> None:
-    comparison = made_up({"sgd": [0.5, 0.7], "adam": [0.8, 0.8]})
-    assert comparison.final("sgd", "test_accuracy").mean == pytest.approx(0.6)
-    assert comparison.final("adam", "test_accuracy") == Estimate(0.8, 0.0)
-    assert comparison.seconds_per_epoch("sgd") == 5
-
-
-def test_table() -> None:
-    lines = text(made_up({"sgd": [0.5, 0.7], "arturo": [0.8, 0.8]}))
-    assert "60.00 ± 20.00" in lines and "80.00 ± 0.00" in lines and "arTuRO" in lines and "2 paired seeds" in lines
-    assert "±" not in text(made_up({"sgd": [0.5]}))
-
-
-def test_plan_pairs_seeds() -> None:
-    configs = plan("digits-cnn", ["sgd", "arturo"], seeds=2, epochs=3)
-    assert [(c.optimizer, c.seed) for c in configs] == [("sgd", 0), ("arturo", 0), ("sgd", 1), ("arturo", 1)]
-    assert {(c.task, c.epochs, c.batch_size) for c in configs} == {("digits-cnn", 3, 32)}
-
-
-def test_plan_rejects() -> None:
-    with pytest.raises(ConfigError, match=r"^seeds: .* got 0"):
-        plan("digits-mlp", ["sgd"], seeds=0)
-    with pytest.raises(ConfigError, match=r"^optimizers: named twice"):
-        plan("digits-mlp", ["sgd", "adam", "sgd"], seeds=1)
-
-
-def test_divergence_is_reported_as_what_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wild = OptimizerEntry("wild", "", lambda: SGD, {"lr": 1e20})
-    monkeypatch.setitem(OPTIMIZERS, "wild", wild)
-    configs = plan("digits-mlp", ["wild", "sgd"], seeds=2, epochs=2)
-    with progress_bar() as progress:
-        bar = progress.add_task("", total=8, running="")
-        comparison = compare(configs, data.load("digits"), progress, bar)
-        assert progress.tasks[0].finished  # though the wild ones ended early
-    assert "nan" in text(comparison)
-    assert report.write(comparison, tmp_path).stat().st_size > 10_000
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["train_loss"] is None for row in rows] == [True, False, False, True, False, False]
+    assert {record.config["settings"]["lr"] for record in records} == {1.0, 0.05}
+    figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    panels = ("", "-accuracy", "-time", "-train-loss")
+    assert figures == sorted(f"digits-mlp{panel}.{kind}" for panel in panels for kind in ("png", "pdf"))
+    assert all((tmp_path / "figures" / name).stat().st_size > 5_000 for name in figures)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["optimizers"]["wild"]["test_loss"] == {"mean": None, "doubled_error": None}
-    assert summary["optimizers"]["sgd"]["test_loss"]["mean"] < 2.4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.png", "metrics.jsonl", "summary.json"]
+    assert summary["command"] == "arturo " + " ".join(COMMAND)
+    (task,) = summary["tasks"]
+    sgd, arturo = task["optimizers"]
+    expected = Estimate.of([record.result["test_accuracy"] for record in records[:2]])
+    assert arturo["test_accuracy"] == {
+        "mean": pytest.approx(expected.mean),
+        "doubled_error": pytest.approx(expected.doubled_error),
+    }
+    assert task["seeds"] == [2, 5] and sgd["runs"]["finished"] == 2 and sgd["settings"]["lr"] == 0.05
+    assert f"{100 * expected.mean:.2f} ±" in out and "95 % bootstrap interval" in out
+    assert f"figure: {tmp_path}/figures/digits-mlp.png\npage: {tmp_path}/report.html\n" in out
+    assert "SGD" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+    before = {path: path.read_bytes() for path in tmp_path.glob("digits-mlp/*/*")}
+    monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
+    assert cli.main([*COMMAND, "--out", str(tmp_path)]) == 0
+    again = capsys.readouterr().out
+    assert again.startswith("4 of 4 runs are there already\n") and out.partition("8x8 digits")[2] in again
+    assert {path: path.read_bytes() for path in tmp_path.glob("digits-mlp/*/*")} == before
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+
+
+def test_only_its_own_runs_are_compared(tmp_path: Path) -> None:
+    """Others may lie in the same folder."""
+    command = ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--subset", "96", "--epochs"]
+    for epochs in ("1", "2"):
+        assert cli.main([*command, epochs, "--out", str(tmp_path)]) == 0
+    (task,) = json.loads((tmp_path / "summary.json").read_text())["tasks"]
+    assert task["epochs"] == 2 and len(read_runs(tmp_path)[0]) == 2
+
+
+def test_a_failed_run_is_said_and_the_others_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "digits-mlp", "--optimizers", "sgd", "adam", "--seeds", "1", "--subset", "96", "--epochs", "1"]
+    with open_run(tmp_path, RunConfig.for_task("digits-mlp", "adam", 0, 1, subset=96)):
+        assert cli.main([*command, "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert err == "arturo: 1 of 2 runs failed; the same command tries again\n"
+    assert "digits-mlp, Adam, seed 0: failed:" in out and "is training here" in out
+    assert "1 unfinished" in out and "page:" in out
+    assert cli.main([*command, "--out", str(tmp_path)]) == 0
+    assert "unfinished" not in capsys.readouterr().out.partition("8x8 digits")[2]
+
+
+def test_missing_data_is_said_before_anything_is_made(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "digits-mlp", "fmnist-cnn", "--data-dir", str(nowhere), "--out", str(nowhere / "runs")]
+    assert cli.main(command) == 2
+    assert "arturo fetch fashion-mnist" in capsys.readouterr().err and not (nowhere / "runs").exists()
+
+
+def test_command_is_shown_without_folders() -> None:
+    words = ["compare", "digits-mlp", "--out", "/a/b", "--data-dir=/c", "--seeds", "2"]
+    assert shown(words) == "arturo compare digits-mlp --seeds 2"

@@ -9,14 +9,15 @@ import pytest
 from arturo.lab import data
 from arturo.lab.config import RunConfig
 from arturo.lab.loggers import LOGGERS
-from arturo.lab.run import RunRecord, load_run, open_run
+from arturo.lab.records import Record, read_run
+from arturo.lab.run import open_run
 from arturo.lab.train import train
 
 DIGITS = data.load("digits")
 CONFIG = RunConfig.for_task("digits-mlp", "arturo", epochs=3, subset=64)
 
 
-def logged(name: str, out: Path) -> RunRecord:
+def logged(name: str, out: Path) -> Record:
     """Two processes' worth: stopped in the second epoch, then to the end."""
     asked = iter([False] * 3 + [True] + [False] * 9)
     for _ in range(2):
@@ -28,7 +29,7 @@ def logged(name: str, out: Path) -> RunRecord:
                 logger.close(folder.result["status"])
             except KeyboardInterrupt:
                 logger.close("interrupted")
-    return load_run(folder.path)
+    return read_run(folder.path)
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     events.Reload()
     accuracies = events.Scalars("epoch/test_accuracy")
     assert [event.step for event in accuracies] == [1, 2, 3]
-    assert [event.value for event in accuracies] == pytest.approx([m.test_accuracy for m in record.metrics])
+    assert [event.value for event in accuracies] == pytest.approx(record.series("test_accuracy"))
     assert [event.step for event in events.Scalars("step/loss")] == [1, 2, 3, 4, 5, 6]
     assert all(event.value > 0 for event in events.Scalars("step/eta"))
 
@@ -56,7 +57,9 @@ def test_mlflow(tmp_path: Path) -> None:
     assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
     assert run.data.params["optimizer"] == "arturo" and run.data.params["drift"] == "0.03"
     history = client.get_metric_history(run.info.run_id, "test_accuracy")
-    assert [(metric.step, metric.value) for metric in history] == [(m.epoch, m.test_accuracy) for m in record.metrics]
+    assert [(metric.step, metric.value) for metric in history] == list(
+        zip(record.series("epoch"), record.series("test_accuracy"), strict=True)
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # theirs
@@ -70,5 +73,5 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(files) == 2  # one per process, under one id
     (first,), (second,) = ([raw for raw in files if word in raw] for word in (b"interrupted", b"finished"))
     assert b"step/loss" in first and b"epoch/test_accuracy" in first and b"epoch/test_accuracy" in second
-    for raw, metrics in ((first, record.metrics[0]), (second, record.metrics[-1])):
-        assert repr(metrics.test_loss)[:10].encode() in raw
+    for raw, metrics in ((first, record.rows[0]), (second, record.rows[-1])):
+        assert repr(metrics["test_loss"])[:10].encode() in raw

@@ -24,7 +24,8 @@ from arturo.lab.augment import Pixels
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
 from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.run import load_run, open_run
+from arturo.lab.records import RecordError, read_run
+from arturo.lab.run import open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import evaluate, train
 
@@ -91,21 +92,21 @@ def test_files_and_keys(tmp_path: Path) -> None:
         json.loads((folder / "environment.json").read_text())
     )
 
-    record = load_run(folder)
-    assert record.config == wanted and [m.epoch for m in record.metrics] == [1, 2, 3] and record.result is not None
-    last = record.metrics[-1]
+    record = read_run(folder)
+    assert RunConfig.from_json(record.config) == wanted and record.series("epoch") == [1, 2, 3]
+    last = record.rows[-1]
     assert record.result == {
         "status": "finished",
-        "test_accuracy": last.test_accuracy,
-        "test_loss": last.test_loss,
-        "train_loss": last.train_loss,
+        "test_accuracy": last["test_accuracy"],
+        "test_loss": last["test_loss"],
+        "train_loss": last["train_loss"],
         "epochs": 3,
-        "seconds": last.wall_seconds,
+        "seconds": last["wall_seconds"],
     }
     assert 0 < record.result["test_accuracy"] < 1
-    assert last.wall_seconds == pytest.approx(sum(m.seconds for m in record.metrics))
-    parts = last.seconds_data + last.seconds_forward + last.seconds_backward + last.seconds_optimizer
-    assert 0 < parts <= last.seconds and last.images_per_second == pytest.approx(96 / last.seconds)
+    assert last["wall_seconds"] == pytest.approx(sum(record.series("seconds")))
+    parts = sum(last[f"seconds_{part}"] for part in ("data", "forward", "backward", "optimizer"))
+    assert 0 < parts <= last["seconds"] and last["images_per_second"] == pytest.approx(96 / last["seconds"])
 
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     assert [row["step"] for row in steps] == list(range(1, 10)) and [row["epoch"] for row in steps] == [
@@ -121,7 +122,7 @@ def test_files_and_keys(tmp_path: Path) -> None:
     ]
     assert all(row["kl"] <= 1.001 * row["bound"] and row["eta"] >= 0 and row["evaluations"] >= 1 for row in steps)
     assert steps[0]["lr"] == 1.0 and steps[-1]["lr"] < 0.1
-    assert sum(row["loss"] for row in steps[-3:]) / 3 == pytest.approx(last.train_loss)
+    assert sum(row["loss"] for row in steps[-3:]) / 3 == pytest.approx(last["train_loss"])
     plain = [json.loads(line) for line in (go(tmp_path, config("sgd")) / "steps.jsonl").read_text().splitlines()]
     assert set(plain[0]) == {"step", "epoch", "loss", "lr"}
 
@@ -132,8 +133,7 @@ def test_weights_in_the_checkpoint_give_the_result(optimizer: str, tmp_path: Pat
     folder = go(tmp_path, config(optimizer))
     model = TASKS["noisy"].model()
     model.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
-    result = load_run(folder).result
-    assert result is not None
+    result = read_run(folder).result
     assert evaluate(model, DIGITS.test_images, DIGITS.test_labels) == (result["test_loss"], result["test_accuracy"])
 
 
@@ -255,7 +255,7 @@ def test_going_on_elsewhere_is_written_down(tmp_path: Path, monkeypatch: pytest.
         go(tmp_path, config(), stop=lambda: True)
     monkeypatch.setattr(torch, "__version__", "9.9")
     folder = go(tmp_path, config())
-    described = load_run(folder).environment
+    described = read_run(folder).environment
     assert described["torch"] != "9.9" and described["resumed_with"] == [{"torch": "9.9"}]
 
 
@@ -265,9 +265,9 @@ def test_going_on_elsewhere_is_written_down(tmp_path: Path, monkeypatch: pytest.
 def test_divergence_ends_the_run_and_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "wild", OptimizerEntry("wild", "", lambda: SGD, {"lr": 1e25}))
     folder = go(tmp_path / "whole", config("wild", epochs=5))
-    record = load_run(folder)
-    assert record.result is not None and record.result["status"] == "diverged" and record.result["train_loss"] is None
-    assert record.result["epochs"] == len(record.metrics) < 5 and record.metrics[-1].train_loss != record.metrics[-1].train_loss
+    record = read_run(folder)
+    assert record.status == "diverged" and record.result["train_loss"] is None
+    assert record.result["epochs"] == len(record.rows) < 5 and record.rows[-1]["train_loss"] is None
     assert json.loads((folder / "steps.jsonl").read_text().splitlines()[-1])["loss"] is None
 
     with pytest.MonkeyPatch.context() as patch:  # death between the last epoch and the result
@@ -291,9 +291,8 @@ def test_a_loss_that_is_not_finite_never_crashes(optimizer: str, tmp_path: Path,
 
     monkeypatch.setitem(TASKS, "bomb", replace(TASKS["digits-mlp"], model=lambda: nn.Sequential(Bomb(), models.digits_mlp())))
     wanted = RunConfig.for_task("bomb", optimizer, epochs=4, subset=96)
-    record = load_run(go(tmp_path, wanted))
-    assert record.result is not None and record.result["status"] == "diverged"
-    assert [m.epoch for m in record.metrics] == [1, 2]
+    record = read_run(go(tmp_path, wanted))
+    assert record.status == "diverged" and record.series("epoch") == [1, 2]
 
 
 # What is refused
@@ -384,11 +383,11 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("metrics.jsonl", b"", "0 bytes are left of"),
         ("metrics.jsonl", None, "0 bytes are left of"),
         ("metrics.jsonl", b"x" * 100_000, "line 1 is corrupt"),
-        ("metrics.jsonl", b"1" * 100_000, "not the rows of this version"),  # a number, wherever it is cut
+        ("metrics.jsonl", b"1" * 100_000, "line 1 must be an object, got int"),  # wherever it is cut
         ("steps.jsonl", b"{}\n", "3 bytes are left of"),
         ("steps.jsonl", b"{\n" * 100_000, "line 1 is corrupt"),
         ("config.json", b"{", "corrupt"),
-        ("config.json", b"[]", "not an object"),
+        ("config.json", b"[]", "must be an object, got list"),
         ("config.json", b"{}", "lacks task, optimizer"),
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
@@ -419,13 +418,13 @@ def test_folder_of_another_config(interrupted: Path) -> None:
 def test_reading_while_another_writes(interrupted: Path) -> None:
     with (interrupted / "metrics.jsonl").open("a") as stream:
         stream.write('{"epoch": 2, "train')
-    record = load_run(interrupted)
-    assert [m.epoch for m in record.metrics] == [1] and record.result is None
-    with pytest.raises(RunError, match=r"config\.json: not there: .* is not a run folder"):
-        load_run(interrupted.parent)
+    record = read_run(interrupted)
+    assert record.series("epoch") == [1] and record.status == "unfinished"
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        read_run(interrupted.parent)
     (interrupted / "metrics.jsonl").write_text("what\n")
-    with pytest.raises(RunError, match="line 1 is corrupt"):
-        load_run(interrupted)
+    with pytest.raises(RecordError, match=r"^metrics\.jsonl: line 1 is corrupt"):
+        read_run(interrupted)
 
 
 # The disk

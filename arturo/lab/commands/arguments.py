@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from arturo.lab.errors import ConfigError
+
 
 def add_command(commands: Any, name: str, help_text: str, examples: str) -> argparse.ArgumentParser:
     """A subcommand whose ``--help`` ends with ``examples``, one per line."""
@@ -22,4 +24,48 @@ def add_command(commands: Any, name: str, help_text: str, examples: str) -> argp
 def add_data(sub: argparse._ActionsContainer) -> None:
     """Where data comes from."""
     sub.add_argument("--data-dir", type=Path, metavar="DIR", help="folder searched for data first (default: $ARTURO_DATA)")
+    sub.add_argument("--download", action="store_true", help="fetch the data if it is not found")
     sub.add_argument("--mirror", metavar="URL", help="download from URL/FILE instead of the official place")
+
+
+def add_scale(sub: argparse._ActionsContainer) -> None:
+    """How much of a task."""
+    sub.add_argument("--epochs", type=int, metavar="E", help="default: the task's own; the schedule is stretched to fit")
+    sub.add_argument("--subset", type=int, metavar="N", help="the first N training images of a fixed shuffled order")
+    sub.add_argument("--batch-size", type=int, metavar="B", help="default: the task's own")
+
+
+def add_machine(sub: argparse._ActionsContainer) -> None:
+    """What a training runs on. Read by :func:`machine`."""
+    sub.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    sub.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
+    sub.add_argument("--amp", metavar="TYPE", help="bf16: forward pass and loss in bfloat16 where torch holds it safe")
+    sub.add_argument("--compile", action="store_true", help="the network through torch.compile")
+
+
+def machine(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same as options of :meth:`arturo.lab.config.RunConfig.for_task`."""
+    return {name: getattr(arguments, name) for name in ("device", "threads", "amp", "compile")}
+
+
+def add_jobs(sub: argparse._ActionsContainer) -> None:
+    """How many at once. Read by :func:`jobs`."""
+    sub.add_argument("--jobs", type=int, default=1, metavar="K", help="trainings at the same time (default: 1)")
+
+
+def jobs(arguments: argparse.Namespace) -> int:
+    if arguments.jobs < 1:
+        raise ConfigError(f"jobs: must be an integer >= 1, got {arguments.jobs}")
+    return int(arguments.jobs)
+
+
+def add_target(sub: argparse._ActionsContainer) -> None:
+    """The accuracy whose time is told. Read by :func:`target`."""
+    sub.add_argument("--target", type=float, metavar="F", help="accuracy to time, a fraction (default: the middle optimizer's)")
+
+
+def target(arguments: argparse.Namespace) -> float | None:
+    value: float | None = arguments.target
+    if value is not None and not 0 < value <= 1:
+        raise ConfigError(f"target: must be a fraction above 0 and up to 1, such as 0.9, got {value:g}")
+    return value

@@ -3,59 +3,95 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from arturo.lab import data, report
-from arturo.lab.commands.arguments import add_command, add_data
-from arturo.lab.compare import compare, plan, progress_bar
+from arturo.lab import report
+from arturo.lab.commands.arguments import (
+    add_command,
+    add_data,
+    add_jobs,
+    add_machine,
+    add_scale,
+    add_target,
+    jobs,
+    machine,
+    target,
+)
+from arturo.lab.commands.many import read_all, shown, train_many
+from arturo.lab.errors import RunError
 from arturo.lab.optimizers import PAPERS
-from arturo.lab.tasks import TASKS
+from arturo.lab.plan import parse_overrides, parse_seeds, plan
+from arturo.lab.sections import sections
 
 
 def add(commands: Any) -> None:
     sub = add_command(
         commands,
         "compare",
-        "several optimizers on the same seeds: a table, a figure, the numbers as JSON",
+        "several optimizers on the same seeds: a table, figures, a page, the numbers as JSON",
         """
         arturo compare digits-mlp
-        arturo compare digits-mlp digits-cnn --seeds 5 --epochs 10
-        arturo compare fmnist-cnn --optimizers sgd arturo --seeds 1 --epochs 12 --out runs/first-look
+        arturo compare digits-mlp digits-cnn --seeds 5 --epochs 10 --jobs 2
+        arturo compare digits-mlp --optimizers sgd arturo --seeds 0,5,8 --set sgd.lr=0.05 arturo.kl_bound=0.1
+        arturo compare fmnist-cnn --optimizers adamw arturo --epochs 12 --subset 20000 --out runs/first-look
         """,
+    )
+    sub.description = (
+        "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
+        "`arturo train`, OUT/TASK/OPTIMIZER-seedS-HASH: one that is over is used again, one that was interrupted goes on. "
+        "Ends with a table for each task and writes OUT/summary.json, OUT/report.html and OUT/figures/."
     )
     sub.add_argument("tasks", nargs="+", metavar="TASK", help="one or more of `arturo list`")
     sub.add_argument("--optimizers", nargs="+", metavar="NAME", default=list(PAPERS), help=f"default: {' '.join(PAPERS)}")
-    sub.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 to N-1 (default: 3)")
-    sub.add_argument("--epochs", type=int, metavar="E", help="default: the task's own; the schedule is stretched to fit")
-    sub.add_argument(
-        "--out",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="figure.png, summary.json and metrics.jsonl go to DIR/TASK (default: runs)",
+    sub.add_argument("--seeds", default="3", metavar="N|A,B,C", help="0 to N-1, or the seeds themselves (default: 3)")
+    add_jobs(sub)
+    add_target(sub)
+    sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where everything goes (default: runs)")
+
+    scale = sub.add_argument_group("the tasks")
+    add_scale(scale)
+    scale.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OPTIMIZER.NAME=VALUE",
+        help="arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99",
     )
-    add_data(sub)
+    add_machine(sub.add_argument_group("the machine"))
+    add_data(sub.add_argument_group("data"))
     sub.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     console = Console()
-    plans = {task: plan(task, arguments.optimizers, arguments.seeds, arguments.epochs) for task in arguments.tasks}
-    comparisons = []
-    with progress_bar() as progress:
-        bars = {
-            task: progress.add_task(task, total=sum(config.epochs for config in configs), running="", start=False)
-            for task, configs in plans.items()
-        }
-        for task, configs in plans.items():
-            loaded = data.load(TASKS[task].data, arguments.data_dir)
-            progress.start_task(bars[task])
-            comparisons.append(compare(configs, loaded, progress, bars[task]))
-    for comparison in comparisons:
-        picture = report.write(comparison, arguments.out / comparison.task)
+    aim, at_once = target(arguments), jobs(arguments)
+    configs = plan(
+        arguments.tasks,
+        arguments.optimizers,
+        parse_seeds(arguments.seeds),
+        arguments.epochs,
+        batch_size=arguments.batch_size,
+        subset=arguments.subset,
+        overrides=parse_overrides(arguments.set, arguments.optimizers),
+        **machine(arguments),
+    )
+    code = train_many(configs, arguments.out, at_once, arguments, console)
+    if code > 1:  # interrupted: there is more to come
+        return code
+    records, problems = read_all(configs, arguments.out)
+    for problem in problems:
+        print(f"arturo: left out: {problem}", file=sys.stderr)
+    if not records:
+        raise RunError(f"{arguments.out}: not one run could be made")
+    found = sections(records)
+    for section in found:
         console.print()
-        console.print(report.table(comparison))
-        console.print(f"figure: {picture}", soft_wrap=True)
+        console.print(report.table(section, aim))
+    console.print()
+    report.write(found, problems, arguments.out, shown(arguments.argv), aim).say(console)
+    return code

@@ -53,3 +53,10 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
         place = data.fetch(name, data_dir, mirror, on_progress)
     where = "comes with scikit-learn" if not DATA[name].places else f"{'downloaded to' if bars else 'is in'} {place}"
     console.print(f"{name}: {where}", soft_wrap=True, highlight=False)
+
+
+def provide(name: str, arguments: argparse.Namespace, console: Console) -> data.ImageData:
+    """The data set, fetched first if ``arguments`` of :func:`add_data` ask for it and it is not there."""
+    if arguments.download and data.find(name, arguments.data_dir)[0] is None:
+        fetch(name, arguments.data_dir, arguments.mirror, console)
+    return data.load(name, arguments.data_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import sys
 from contextlib import ExitStack
@@ -13,16 +12,15 @@ from typing import Any
 from rich.console import Console
 
 from arturo.lab import data, loggers, settings
-from arturo.lab.commands.arguments import add_command, add_data
-from arturo.lab.commands.fetch import fetch
+from arturo.lab.commands.arguments import add_command, add_data, add_machine, add_scale, machine
+from arturo.lab.commands.fetch import provide
 from arturo.lab.config import RunConfig
-from arturo.lab.datasets import DATA
 from arturo.lab.display import TrainingDisplay
 from arturo.lab.epoch import EpochMetrics, StepMetrics
 from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.loggers import LOGGERS, Logger
-from arturo.lab.run import RunFolder, load_run, open_run
+from arturo.lab.run import RunFolder, open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available, train
 
@@ -47,9 +45,7 @@ def add(commands: Any) -> None:
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)")
 
     scale = sub.add_argument_group("the task")
-    scale.add_argument("--epochs", type=int, metavar="E", help="default: the task's own; the schedule is stretched to fit")
-    scale.add_argument("--subset", type=int, metavar="N", help="the first N training images of a fixed shuffled order")
-    scale.add_argument("--batch-size", type=int, metavar="B", help="default: the task's own")
+    add_scale(scale)
     scale.add_argument(
         "--set",
         nargs="+",
@@ -59,15 +55,10 @@ def add(commands: Any) -> None:
         help="arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none",
     )
 
-    machine = sub.add_argument_group("the machine")
-    machine.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
-    machine.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
-    machine.add_argument("--amp", metavar="TYPE", help="bf16: forward pass and loss in bfloat16 where torch holds it safe")
-    machine.add_argument("--compile", action="store_true", help="the network through torch.compile")
+    add_machine(sub.add_argument_group("the machine"))
 
     files = sub.add_argument_group("data and records")
     add_data(files)
-    files.add_argument("--download", action="store_true", help="fetch the data if it is not found")
     files.add_argument(
         "--checkpoint-seconds", type=float, metavar="T", help="also save every T seconds (default: after epochs only)"
     )
@@ -85,19 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         subset=arguments.subset,
         overrides=settings.parse(arguments.set),
-        device=arguments.device,
-        threads=arguments.threads,
-        amp=arguments.amp,
-        compile=arguments.compile,
+        **machine(arguments),
     )
     if arguments.checkpoint_seconds is not None and not arguments.checkpoint_seconds > 0:
         raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {arguments.checkpoint_seconds}")
     loggers.check(arguments.log)
-    name = TASKS[config.task].data
-    if arguments.download and data.find(name, arguments.data_dir)[0] is None:
-        fetch(name, arguments.data_dir, arguments.mirror, console)
     available(config.device)
-    loaded = data.load(name, arguments.data_dir)
+    loaded = provide(TASKS[config.task].data, arguments, console)
 
     with interruptible() as stop, open_run(arguments.out, config, arguments.checkpoint_seconds) as folder:
         if folder.result is not None:
@@ -105,10 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
             say_result(folder, console)
             return 0
         if folder.started and not arguments.resume:
-            epochs = len(load_run(folder.path).metrics)
             raise RunError(
-                f"{folder.path}: holds an interrupted run, {epochs} of {config.epochs} epochs; --resume goes on with it, "
-                "or remove the folder to start again"
+                f"{folder.path}: holds an interrupted run, {folder.epochs_done} of {config.epochs} epochs; --resume goes on "
+                "with it, or remove the folder to start again"
             )
         try:
             status = watched(config, loaded, folder, arguments.log, stop, console)
@@ -124,13 +108,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: list[str], stop: Any, console: Console) -> str:
     """Train, with the display and the loggers looking on. The result's status."""
-    done = len(load_run(folder.path).metrics) if folder.started else 0
-    steps = math.ceil((config.subset or DATA[TASKS[config.task].data].train_images) / config.batch_size)
+    done = folder.epochs_done if folder.started else 0
     if done:
         console.print(f"goes on after epoch {done}")
     status = "interrupted"
     with ExitStack() as stack:
-        display = stack.enter_context(TrainingDisplay(config, steps, console, done))
+        display = stack.enter_context(TrainingDisplay(config, console, done))
         watching: list[TrainingDisplay | Logger] = [display]
         for name in dict.fromkeys(log):
             logger = LOGGERS[name](folder)

@@ -71,7 +71,7 @@ BROKEN = {
     "environment.json: corrupt": ("environment.json", "{"),
     "metrics.jsonl: line 2 is corrupt": ("metrics.jsonl", '{"epoch": 1}\n{"epoch": 2\n{"epoch": 3}\n'),
     "metrics.jsonl: line 2 must be epoch 2, got 3": ("metrics.jsonl", '{"epoch": 1}\n{"epoch": 3}\n'),
-    "metrics.jsonl: line 1 must be epoch 1, got 7": ("metrics.jsonl", "7\n"),
+    "metrics.jsonl: line 1 must be an object, got int": ("metrics.jsonl", "7\n"),
     "metrics.jsonl: has 1 of 8 epochs, but result.json says finished": ("metrics.jsonl", '{"epoch": 1}\n'),
     "metrics.jsonl: line 1 is corrupt (": ("metrics.jsonl", "\0\0\udcff\n"),
 }

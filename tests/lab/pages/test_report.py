@@ -33,7 +33,9 @@ def test_prints_the_table_and_writes_page_and_figures(three: Path, capsys: pytes
     assert report(three) == 0
     out, err = capsys.readouterr()
     assert "91.00 ± 1.15" in out and "90.00 to 92.00" in out and "0.25" in out and "best" in out and err == ""
-    assert str(three / "report.html") in out
+    assert [line.split(": ")[1] for line in out.splitlines()[-3:]] == [
+        str(three / name) for name in ("figures/digits-mlp.png", "report.html", "summary.json")
+    ]
     names = {path.name for path in (three / "figures").iterdir()}
     panels = ("", "-accuracy", "-train-loss", "-time")
     assert names == {f"digits-mlp{panel}.{kind}" for panel in panels for kind in ("png", "pdf")}
@@ -45,7 +47,7 @@ def test_prints_the_table_and_writes_page_and_figures(three: Path, capsys: pytes
 def test_page_holds_the_numbers(three: Path) -> None:
     assert report(three, "--no-figures", "--target", "0.8") == 0
     text = (three / "report.html").read_text(encoding="utf-8")
-    assert sorted(path.name for path in three.iterdir()) == ["digits-mlp", "report.html"]
+    assert sorted(path.name for path in three.iterdir()) == ["digits-mlp", "report.html", "summary.json"]
     for said in (
         "91.00 ± 1.15",
         "90.00 to 92.00",
@@ -59,9 +61,26 @@ def test_page_holds_the_numbers(three: Path) -> None:
     assert "at most 75 %" in text and "never below 0.25" in text
 
 
+def test_summary_holds_the_numbers(three: Path, make_run) -> None:
+    make_run(three, "sgd", 3, status="diverged", done=4)
+    assert report(three, "--no-figures", "--target", "0.8") == 0
+    summary = json.loads((three / "summary.json").read_text())
+    assert summary["command"] == f"arturo report {three} --target 0.8" and summary["environments"][0]["torch"] == "2.13.0"
+    (task,) = summary["tasks"]
+    assert {"task": "digits-mlp", "epochs": 8, "batch_size": 32, "seeds": [0, 1, 2, 3], "target": 0.8}.items() <= task.items()
+    sgd, arturo = task["optimizers"]
+    # 80, 81, 82: standard deviation 1, doubled standard error 2 / sqrt(3)
+    assert sgd["test_accuracy"] == {"mean": pytest.approx(0.81), "doubled_error": pytest.approx(0.02 / 3**0.5, rel=1e-6)}
+    assert sgd["test_accuracy_interval"] == [0.8, 0.82] and sgd["test_accuracy_by_seed"] == {"0": 0.8, "1": 0.81, "2": 0.82}
+    assert sgd["runs"] == {"finished": 3, "diverged": 1, "unfinished": 0} and not sgd["best"] and arturo["best"]
+    assert (sgd["p_against_best"], sgd["pairs"], sgd["behind_best"]) == (0.25, 3, pytest.approx(0.1))
+    assert arturo["epochs_to_target"] == 4 and arturo["reached_target"] == 3
+    assert sgd["seconds_per_epoch"] == pytest.approx(1.1) and sgd["settings"] == {"lr": 0.1}
+
+
 def test_out_of_the_way(three: Path, tmp_path: Path) -> None:
     assert report(three, "--out", str(tmp_path / "deep" / "paper")) == 0
-    assert sorted(path.name for path in (tmp_path / "deep" / "paper").iterdir()) == ["figures", "report.html"]
+    assert sorted(path.name for path in (tmp_path / "deep" / "paper").iterdir()) == ["figures", "report.html", "summary.json"]
     assert [path.name for path in three.iterdir()] == ["digits-mlp"]
     assert report(three, "--out", str(tmp_path / "deep" / "paper")) == 0  # again, over its own output
 

@@ -1,0 +1,83 @@
+"""``arturo reproduce``: the paper's tables and figures, ours beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs, jobs
+from arturo.lab.commands.many import read_all, shown, train_many
+from arturo.lab.errors import RunError
+from arturo.lab.paper.artefacts import ARTEFACTS
+from arturo.lab.paper.deviations import deviations
+from arturo.lab.paper.document import Document
+from arturo.lab.paper.scales import SCALES
+from arturo.lab.sections import sections
+
+
+def add(commands: Any) -> None:
+    sub = add_command(
+        commands,
+        "reproduce",
+        "a table or figure of the paper, ours beside the paper's",
+        """
+        arturo reproduce table1 --scale cpu --jobs 2
+        arturo reproduce curves --scale cpu --jobs 2
+        arturo reproduce train-loss --scale cpu --tasks fmnist-cnn cifar10-cnn
+        arturo reproduce table1 --scale cpu --no-train
+        arturo reproduce timing --scale cpu --tasks fmnist-cnn
+        arturo reproduce table1 --scale full --jobs 8 --download --out runs/full
+        """,
+    )
+    sub.description = (
+        "Train what an artefact of the paper needs and write it as OUT/NAME.md, NAME.json, NAME.png and NAME.pdf, with the "
+        "protocol and every difference from the paper's. Artefacts of one OUT share their runs, each is trained once; `timing` "
+        "has runs of its own, one after the other: leave the machine alone meanwhile. An interrupted command goes on when "
+        "given again."
+    )
+    sub.add_argument("artefact", metavar="NAME", help="; ".join(f"{name}: {each.title}" for name, each in ARTEFACTS.items()))
+    scales = "; ".join(f"{name}: {scale.about}" for name, scale in SCALES.items())
+    sub.add_argument("--scale", default="cpu", metavar="NAME", help=f"{scales} (default: cpu)")
+    sub.add_argument("--tasks", nargs="+", metavar="TASK", help="some of the scale's tasks (default: all of them)")
+    add_jobs(sub)
+    sub.add_argument("--no-train", action="store_true", help="from the runs that are there, as far as they are")
+    sub.add_argument("--out", type=Path, metavar="DIR", help="runs and results go there (default: runs/SCALE)")
+    add_data(sub.add_argument_group("data"))
+    sub.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    console = Console()
+    artefact, scale = ARTEFACTS[arguments.artefact], SCALES[arguments.scale]
+    configs = artefact.configs(scale, arguments.tasks)
+    out: Path = Path("runs") / arguments.scale if arguments.out is None else arguments.out
+    folder, at_once = out / artefact.folder, 1 if artefact.timing else jobs(arguments)
+    code = 0
+    if not arguments.no_train:
+        code = train_many(configs, folder, at_once, arguments, console)
+        if code > 1:  # interrupted: there is more to come
+            return code
+    records, problems = read_all(configs, folder)
+    for problem in problems:
+        print(f"arturo: left out: {problem}", file=sys.stderr)
+    if not records:
+        raise RunError(f"{folder}: holds none of the {len(configs)} runs that this takes")
+    document = Document(
+        artefact.title,
+        arguments.scale,
+        scale.about,
+        shown(arguments.argv),
+        configs,
+        records,
+        deviations(configs, artefact.timing),
+        artefact.make(sections(records)),
+    )
+    console.print(Markdown(document.markdown()))
+    for path in document.write(out, arguments.artefact):
+        console.print(str(path), soft_wrap=True, highlight=False)
+    return code

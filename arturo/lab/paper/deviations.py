@@ -1,0 +1,53 @@
+"""What differs from the paper's protocol, in words. Derived from the configs that were run, so that no list can go stale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arturo.lab.config import RunConfig
+from arturo.lab.datasets import DATA
+from arturo.lab.paper import published
+from arturo.lab.tasks import TASKS
+from arturo.lab.wording import count
+
+
+def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
+    """One line each, the ones that change the numbers most first."""
+    result = []
+    shortened = False
+    for task in dict.fromkeys(config.task for config in configs):
+        config = next(config for config in configs if config.task == task)
+        whole, images = TASKS[task], DATA[TASKS[task].data].train_images
+        differing = []
+        if config.epochs != whole.epochs:
+            differing.append(f"{count(config.epochs, 'epoch')} instead of {whole.epochs}")
+        if config.subset not in (None, images):
+            differing.append(f"{config.subset:,} of {images:,} training images")
+        if config.batch_size != whole.batch_size:
+            differing.append(f"batches of {config.batch_size} instead of {whole.batch_size}")
+        if differing and not timing:
+            differing.append("the learning rate falls at the same shares of the training, 1/2 and 3/4")
+        if differing:
+            shortened = True
+            result.append(f"{whole.title}: {'; '.join(differing)}.")
+        if task not in published.TASKS:
+            result.append(f"{whole.title} is not in the paper.")
+    seeds = len({config.seed for config in configs})
+    if timing:
+        result.append(
+            f"Times are medians over {count(seeds, 'round')} in which the optimizers take turns, without the first epoch of a "
+            f"training; the paper averages whole trainings on {published.MACHINE}. Only the ratios compare."
+        )
+    elif seeds != published.SEEDS:
+        result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
+    if shortened and not timing:
+        result.append("The hyperparameters are the paper's, tuned for its whole trainings and not again for these short ones.")
+    optimizers = {config.optimizer for config in configs}
+    tasks = {config.task for config in configs}
+    if "arturo" in optimizers:
+        result.append("arTuRO is our exact form (dual solved, settled start); arTuRO (paper) is the published one.")
+    if "adam" in optimizers and not timing:
+        result.append("Adam uses the weight decay of the paper's table; the authors' own runs passed none.")
+    if "fmnist-resnet18" in tasks and not timing:
+        result.append("ResNet-18 on Fashion-MNIST: 120 epochs are the authors' configuration; the paper's text says 160.")
+    return result

@@ -1,0 +1,85 @@
+"""How much of the paper's protocol is run: all of it, or a declared reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arturo.lab.config import RunConfig
+from arturo.lab.optimizers import PAPERS
+from arturo.lab.paper import published
+from arturo.lab.plan import plan
+from arturo.lab.registry import Registry
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of a task. None is all of it."""
+
+    epochs: int | None = None
+    subset: int | None = None  # training images
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Args:
+    about: what it is for.
+    tasks: those whose accuracy and curves are made, and how much of each.
+    seeds: of each.
+    timing: the same for the tasks whose time is taken, in trainings of their own.
+    rounds: how often; rounds take the place of seeds, so that the optimizers take turns.
+    optimizers: by default.
+    threads: of the CPU; None is the task's or torch's choice.
+    """
+
+    about: str
+    tasks: Mapping[str, Share]
+    seeds: Sequence[int]
+    timing: Mapping[str, Share]
+    rounds: int
+    optimizers: tuple[str, ...] = PAPERS
+    threads: int | None = None
+
+    def configs(self, tasks: Sequence[str], optimizers: Sequence[str], timing: bool = False) -> list[RunConfig]:
+        """The trainings of these tasks. A task that the scale does not name is taken whole."""
+        shares = self.timing if timing else self.tasks
+        seeds = range(self.rounds) if timing else self.seeds
+        result = []
+        for task in tasks:
+            share = shares.get(task, Share())
+            result += plan([task], optimizers, list(seeds), share.epochs, subset=share.subset, threads=self.threads)
+        return result
+
+
+SCALES: Registry[Scale] = Registry(
+    "scale",
+    {
+        "full": Scale(
+            "the paper's protocol: all images, all epochs, ten seeds; weeks on a CPU",
+            tasks=dict.fromkeys(published.TASKS, Share()),
+            seeds=range(published.SEEDS),
+            timing=dict.fromkeys(published.TASKS, Share(epochs=4)),
+            rounds=3,
+        ),
+        "cpu": Scale(
+            "a reduction for two CPU cores: a part of the images, few epochs, three seeds",
+            tasks={
+                "fmnist-cnn": Share(epochs=8, subset=10_000),
+                "cifar10-cnn": Share(epochs=4, subset=15_000),
+                "cifar100-cnn": Share(epochs=4, subset=15_000),
+                "fmnist-resnet18": Share(epochs=4, subset=5_500),
+            },
+            seeds=range(3),
+            timing={  # whole batches of 255: 20 for the small networks, 5 for the large ones
+                "fmnist-cnn": Share(epochs=3, subset=5_100),
+                "fmnist-resnet18": Share(epochs=2, subset=1_275),
+                "cifar10-cnn": Share(epochs=3, subset=5_100),
+                "cifar10-resnet34": Share(epochs=2, subset=1_275),
+                "cifar100-cnn": Share(epochs=3, subset=5_100),
+                "cifar100-resnet34": Share(epochs=2, subset=1_275),
+            },
+            rounds=3,
+            threads=1,
+        ),
+    },
+)

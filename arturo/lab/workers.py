@@ -1,0 +1,283 @@
+"""Many trainings at once, each in a process of its own. Something else to spread them over has its place here: train_all.
+
+A worker gets configs through a pipe and answers with :class:`News`. The pipe is also how it is stopped: it becomes readable
+when the parent says so, and when the parent is gone. Either way the worker saves a checkpoint and ends. Signals of the
+terminal are the parent's business alone.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arturo.lab import data
+from arturo.lab.config import RunConfig
+from arturo.lab.epoch import EpochMetrics, StepMetrics
+from arturo.lab.errors import LabError
+from arturo.lab.interrupt import SIGNALS
+from arturo.lab.records import RecordError, read_run
+from arturo.lab.run import open_run
+from arturo.lab.tasks import TASKS
+from arturo.lab.train import train
+
+CHECKPOINT_SECONDS = 300.0  # a killed worker loses at most so much
+SAYS_EVERY = 0.3  # seconds between two news within an epoch
+ATTEMPTS = 2  # a run whose worker died is tried once more
+OVER = ("finished", "diverged")
+
+
+@dataclass(frozen=True)
+class News:
+    """What is known of a run now."""
+
+    config: RunConfig
+    state: str  # waiting, training, finished, diverged, stopped (can go on), failed
+    epochs: float = 0.0  # done, with the part of the one under way
+    accuracy: float | None = None  # test accuracy after the last whole one
+    seconds: float | None = None  # that an epoch takes, its test included
+    reused: bool = False  # it was over before
+    message: str = ""  # why it failed, or starts again
+    details: str = ""  # the traceback of an error that is ours
+
+
+def train_all(
+    configs: Sequence[RunConfig],
+    out: Path,
+    jobs: int = 1,
+    *,
+    data_dir: Path | None = None,
+    checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+    on_news: Callable[[News], None] = lambda news: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[News]:
+    """Train what is not over yet, ``jobs`` at a time; return the last news of each config, in their order.
+
+    Runs are the folders of :func:`arturo.lab.run.open_run` under ``out``: one that is over is left alone, one that was
+    interrupted goes on. A worker that dies is replaced, and its run goes on from its checkpoint, once.
+
+    Args:
+        configs: what to train. How many run at once has no part in their numbers.
+        out: where the run folders are.
+        jobs: processes. They share the threads that torch would take, unless a config says how many it wants.
+        data_dir: see :func:`arturo.lab.data.load`.
+        checkpoint_seconds: also save so often, not only after epochs.
+        on_news: told of everything that happens.
+        stop: asked several times a second; True lets every worker save a checkpoint and end.
+    """
+    latest: dict[RunConfig, News] = {}
+
+    def tell(news: News) -> None:
+        latest[news.config] = news
+        on_news(news)
+
+    for config in configs:
+        tell(found(config, out))
+    waiting = deque(config for config in configs if latest[config].state == "waiting")
+    jobs = min(jobs, len(waiting))
+    threads = max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
+    attempts = dict.fromkeys(configs, 0)
+    workers: list[Worker] = []
+    stopping = False
+    try:
+        while True:
+            if stop() and not stopping:
+                stopping = True
+                for worker in workers:
+                    worker.send(None)
+            if stopping:
+                waiting.clear()
+            while waiting and len(workers) < jobs:
+                workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds))
+            for worker in workers:
+                if worker.config is None and waiting:
+                    worker.config = waiting.popleft()
+                    attempts[worker.config] += 1
+                    worker.send(worker.config)
+            if not any(worker.config for worker in workers):
+                break
+            for ready in wait([worker.connection for worker in workers], timeout=0.1):
+                worker = next(worker for worker in workers if worker.connection is ready)
+                try:
+                    news = worker.connection.recv()
+                    tell(news)
+                    if news.state != "training":
+                        worker.config = None
+                except (EOFError, OSError):
+                    workers.remove(worker)
+                    if worker.config is not None:
+                        again = not stopping and attempts[worker.config] < ATTEMPTS
+                        tell(lost(latest[worker.config], worker.end(), again, stopping))
+                        if again:
+                            waiting.appendleft(worker.config)
+    finally:
+        for worker in workers:
+            worker.end()
+    return [latest[config] for config in configs]
+
+
+def found(config: RunConfig, out: Path) -> News:
+    """What the folder of a run says before anything is done."""
+    folder = out / config.task / config.name
+    if not (folder / "config.json").exists():
+        return News(config, "waiting")
+    try:
+        record = read_run(folder)
+    except RecordError as error:
+        return News(config, "failed", message=f"{folder}/{error}")
+    taken = [(row.get("seconds") or 0.0) + (row.get("seconds_test") or 0.0) for row in record.rows]
+    state = record.status if record.status in OVER else "waiting"
+    return News(
+        config,
+        state,
+        float(len(record.rows)),
+        record.rows[-1].get("test_accuracy") if record.rows else None,
+        sum(taken) / len(taken) if taken else None,
+        reused=state in OVER,
+    )
+
+
+def lost(before: News, code: int | None, again: bool, stopping: bool) -> News:
+    """The worker of a run is gone."""
+    how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    if stopping:
+        state, what = "stopped", "the same command goes on from its last checkpoint"
+    elif again:
+        state, what = "waiting", "going on from its last checkpoint in another one"
+    else:
+        state, what = "failed", f"{ATTEMPTS} times; the same command goes on from its last checkpoint"
+    return News(before.config, state, math.floor(before.epochs), before.accuracy, message=f"its process {how}; {what}")
+
+
+@dataclass
+class Worker:
+    """A process that trains, seen from its parent."""
+
+    process: BaseProcess
+    connection: Connection
+    config: RunConfig | None = None  # what it trains
+
+    @classmethod
+    def start(cls, *arguments: object) -> Worker:
+        context = start_context()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+        with signals_held_back():
+            process.start()
+        theirs.close()  # so that the pipe ends when the process does
+        return cls(process, ours)
+
+    def send(self, message: RunConfig | None) -> None:
+        with suppress(OSError):  # it died: reading from it will tell
+            self.connection.send(message)
+
+    def end(self) -> int | None:
+        """At once, unless it has ended or is about to. Its exit code."""
+        self.connection.close()
+        self.process.join(0.5)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        return self.process.exitcode
+
+
+def start_context() -> Any:
+    """How processes start: not as a fork of ours, which may hang on the threads it lost.
+
+    A server process that has computed nothing yet, and so has no threads to lose, forks them with the slow imports done.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["arturo.lab.workers", "torch._dynamo", "sklearn.datasets"])
+    return context
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """A process started inside never gets the signals of the terminal, not even while it imports; ours come afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in the worker's process
+
+load = lru_cache(maxsize=1)(data.load)  # tasks come one after the other
+
+
+def work(
+    connection: Connection, out: Path, data_dir: Path | None, threads: int | None, checkpoint_seconds: float | None
+) -> None:
+    """Train one config after the other, until the parent says None or is gone."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+    def tell(news: News) -> None:
+        with suppress(OSError):  # the parent is gone, which `stop` notices
+            connection.send(news)
+
+    with suppress(EOFError, OSError):
+        while (config := connection.recv()) is not None:
+            try:
+                tell(train_one(config, out, data_dir, checkpoint_seconds, tell, stop=connection.poll))
+            except LabError as error:
+                tell(News(config, "failed", message=str(error)))
+            except Exception as error:
+                tell(News(config, "failed", message=f"{type(error).__name__}: {error}", details=traceback.format_exc()))
+
+
+def train_one(
+    config: RunConfig,
+    out: Path,
+    data_dir: Path | None,
+    checkpoint_seconds: float | None,
+    tell: Callable[[News], None],
+    stop: Callable[[], bool],
+) -> News:
+    """Train or go on with one run; its last news."""
+    loaded = load(TASKS[config.task].data, data_dir)
+    with open_run(out, config, checkpoint_seconds) as folder:
+        last = found(config, out)
+        if last.reused:  # another process was faster
+            return last
+        said = 0.0
+
+        def on_step(metrics: StepMetrics) -> None:
+            nonlocal said
+            if (now := time.monotonic()) - said >= SAYS_EVERY:
+                said = now
+                tell(News(config, "training", metrics.step / config.steps_per_epoch, last.accuracy, last.seconds))
+
+        def on_epoch(metrics: EpochMetrics) -> None:
+            nonlocal last
+            taken = metrics.seconds + metrics.seconds_test
+            last = News(config, "training", float(metrics.epoch), metrics.test_accuracy, taken)
+            tell(last)
+
+        try:
+            train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
+        except KeyboardInterrupt:
+            return News(config, "stopped", last.epochs, last.accuracy, last.seconds)
+        assert folder.result is not None
+        return News(config, folder.result["status"], last.epochs, last.accuracy, last.seconds)
