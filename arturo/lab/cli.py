@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from arturo.lab import show
-from arturo.lab.commands import compare, fetch, listing, report, reproduce, train
+from arturo.lab.commands import compare, eta, fetch, listing, report, reproduce, train
 from arturo.lab.errors import LabError
 
-COMMANDS = (train, compare, reproduce, report, show, listing, fetch)
+COMMANDS = (train, compare, reproduce, report, show, listing, fetch, eta)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -64,3 +64,8 @@ ARTURO: dict[str, Values] = {
     "cifar100-cnn": _CIFAR_CNN,
     "cifar100-resnet34": _arturo(0.007233730017485263, 1.676769985136136, 4.822031633849579, 0.009778753916444217, 0.0),
 }
+
+# Not the paper's, which prints no values for its ablations: ours, as docs/ablations.md tells.
+ARTURO_FIXED_ETA: dict[str, Values] = {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}}
+ARTURO_ADAM: dict[str, Values] = {"fmnist-cnn": {**_FMNIST, "kl_bound": 0.001, "averaging": ADAM["fmnist-cnn"]["betas"]}}
+ARTURO_HESSIAN: dict[str, Values] = {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from arturo.lab.config import RunConfig
 from arturo.lab.datasets import DATA
+from arturo.lab.optimizers import OPTIMIZERS, PAPERS
 from arturo.lab.paper import published
 from arturo.lab.tasks import TASKS
 from arturo.lab.wording import count
@@ -40,8 +41,12 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
         )
     elif seeds != published.SEEDS:
         result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
-    if shortened and not timing:
+    printed = [config for config in configs if config.optimizer in PAPERS and config.task in published.TASKS]
+    if shortened and not timing and printed:
         result.append("The hyperparameters are the paper's, tuned for its whole trainings and not again for these short ones.")
+    ours = list(dict.fromkeys(OPTIMIZERS[config.optimizer].label for config in configs if config not in printed))
+    if ours:
+        result.append(f"The values of {', '.join(ours)} are ours: the paper prints none (docs/ablations.md).")
     optimizers = {config.optimizer for config in configs}
     tasks = {config.task for config in configs}
     if "arturo" in optimizers:
