@@ -37,10 +37,10 @@ class Multipliers:
 
 def multipliers(run: Path) -> Multipliers:
     """Read ``steps.jsonl`` of a run folder; its optimizer must have had a trust region."""
+    if not (run / "steps.jsonl").exists():
+        raise RunError(f"{run}: is not a run folder, it has no steps.jsonl")
     try:
         rows = read_steps(run)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise RunError(f"{run}: is not a run folder, it has no steps.jsonl") from error
     except RecordError as error:
         raise RunError(f"{run}/{error}") from error
     etas = tuple(eta for row in rows if (eta := number(row.get("eta"))) is not None)

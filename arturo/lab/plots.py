@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from arturo.lab.evidence import Array
 from arturo.lab.sections import Section, Variant
@@ -84,7 +84,7 @@ def add_legend(figure: Figure, all_axes: Sequence[Axes], columns: int) -> None:
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    beside = max(1, min(len(entries), int(14 * columns / max(map(len, entries)))))
+    beside = max(1, min(len(entries), int(50 * columns / (max(map(len, entries)) + 9))))  # letters, with a line before each
     look = {"frameon": False, "fontsize": 8, "handlelength": 3, "columnspacing": 1.2}
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=beside, **look)
 
@@ -112,7 +112,12 @@ def draw_curves(axes: Axes, variants: Sequence[Variant], metric: str, over_time:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
         axes.set_ylim(*limits(shown))
     elif any(np.nanmax(mean, initial=0) > 0 for mean, _ in shown):
-        axes.set_yscale("log")
+        positive = np.concatenate([mean[mean > 0] for mean, _ in shown])
+        if positive.max() > 3 * positive.min():  # on less of a log axis no round number has a place
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=not over_time, steps=[1, 2, 5, 10]))
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

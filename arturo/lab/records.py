@@ -105,8 +105,8 @@ def read_run(folder: Path) -> Record:
 
 
 def read_steps(folder: Path) -> list[dict[str, Any]]:
-    """The rows of ``steps.jsonl``; a last one that was being written is left out."""
-    raw = (folder / "steps.jsonl").read_bytes()
+    """The rows of ``steps.jsonl``, none if it is not there; a last one that was being written is left out."""
+    raw = (folder / "steps.jsonl").read_bytes() if (folder / "steps.jsonl").exists() else b""
     return parse_rows(raw[: raw.rfind(b"\n") + 1], "steps.jsonl")
 
 

@@ -1,9 +1,11 @@
-"""Data sets in small, and a machine on which none is installed."""
+"""Data sets in small, a machine on which none is installed, and made-up run folders."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import pickle
 import tarfile
 from dataclasses import replace
@@ -95,3 +97,45 @@ def cifar(request: pytest.FixtureRequest) -> SmallCifar:
 @pytest.fixture
 def cifar10() -> SmallCifar:
     return SmallCifar(10)
+
+
+# --- run folders
+
+
+def write_run(root: Path, optimizer: str, seed: int, *, epochs: int = 8, final: float = 0.9, status: str = "finished",
+              done: int | None = None, task: str = "digits-mlp", **config: object) -> Path:  # fmt: skip
+    """A plausible run: accuracy climbs to ``final``, losses fall, arTuRO has eta and KL. ``done`` epochs are there."""
+    values = {"task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs, "batch_size": 32, "subset": None}
+    values |= {"settings": {"lr": 0.1}} | config
+    key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+    folder = root / task / f"{optimizer}-seed{seed}-{key}"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "environment.json").write_text(json.dumps({"torch": "2.13.0", "cpu": "a <fast> one"}))
+    rows = []
+    for epoch in range(1, (epochs if done is None else done) + 1):
+        lost = status == "diverged" and epoch > 2
+        row = {
+            "epoch": epoch, "train_loss": None if lost else 2.0 * 0.6**epoch + 0.01 * seed,
+            "test_loss": None if lost else 2.0 * 0.7**epoch, 
+            "test_accuracy": 0.1 if lost else final * (1 - 0.5**epoch),
+            "seconds": 1.0 + 0.1 * seed, "wall_seconds": epoch * (1.0 + 0.1 * seed), "seconds_data": 0.05,
+            "seconds_forward": 0.3, "seconds_backward": 0.4, "seconds_optimizer": 0.2, "seconds_test": 0.1,
+            "images_per_second": 1400.0, "kl_over_bound": 0.99 if optimizer == "arturo" else None,
+            "eta": 0.5 * epoch if optimizer == "arturo" else None, "evaluations": None,
+        }  # fmt: skip
+        rows.append(row)
+    if status == "finished":
+        rows[-1]["test_accuracy"] = final
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if status != "unfinished":
+        last = {key: rows[-1][key] for key in ("test_accuracy", "test_loss", "train_loss")}
+        result = {"status": status, **last, "epochs": len(rows), "seconds": rows[-1]["wall_seconds"]}
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_run():
+    """``make_run(root, optimizer, seed, ...)``, see :func:`write_run`."""
+    return write_run

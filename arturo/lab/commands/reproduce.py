@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from arturo.lab.commands.arguments import add_command, add_data, add_jobs, jobs
-from arturo.lab.commands.many import read_all, shown, train_many
+from arturo.lab.commands.many import read_all, train_many
 from arturo.lab.errors import RunError
 from arturo.lab.paper.artefacts import ARTEFACTS
 from arturo.lab.paper.deviations import deviations
@@ -67,11 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{folder}: holds none of the {len(configs)} runs that this takes")
+    some = [] if arguments.tasks is None else ["--tasks", *arguments.tasks]
     document = Document(
         artefact.title,
         arguments.scale,
         scale.about,
-        shown(arguments.argv),
+        " ".join(["arturo reproduce", arguments.artefact, "--scale", arguments.scale, *some]),
         configs,
         records,
         deviations(configs, artefact.timing),

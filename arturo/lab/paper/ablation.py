@@ -47,7 +47,7 @@ def ablation(sections: Sequence[Section]) -> Content:
             accuracy = "-" if row.accuracy is None else mean_with_error(row.accuracy, 100, 2)
             rows.append(
                 (
-                    section.title,
+                    section.task,
                     variant.label,
                     f"**{accuracy}**" if row.best else accuracy,
                     "best" if row.best else "-" if row.accuracy is None else p_value(row.p, row.pairs),

@@ -27,7 +27,7 @@ def curves(metric: str, title: str, scale: float, digits: int) -> Callable[[Sequ
                 points = variant.curve(metric)
                 values = [at_share(points, share, section.protocol["epochs"]) for share in AT]
                 shown = ("-" if value is None else mean_with_error(value, scale, digits) for value in values)
-                rows.append((section.title, variant.label, *shown, str(len(variant.drawn))))
+                rows.append((section.task, variant.label, *shown, str(len(variant.drawn))))
                 data.append(curve_data(section, variant, metric, points))
         headings = ("task", "optimizer", *(f"after {100 * share:g} %" for share in AT), "runs")
         note = f"{title[0].upper()}{title[1:]}: mean ± doubled standard error. The figure and the JSON have all epochs."

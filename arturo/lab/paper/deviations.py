@@ -26,13 +26,11 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
             differing.append(f"{config.subset:,} of {images:,} training images")
         if config.batch_size != whole.batch_size:
             differing.append(f"batches of {config.batch_size} instead of {whole.batch_size}")
-        if differing and not timing:
-            differing.append("the learning rate falls at the same shares of the training, 1/2 and 3/4")
         if differing:
             shortened = True
-            result.append(f"{whole.title}: {'; '.join(differing)}.")
+            result.append(f"{task}: {', '.join(differing)}.")
         if task not in published.TASKS:
-            result.append(f"{whole.title} is not in the paper.")
+            result.append(f"{task} is not in the paper.")
     seeds = len({config.seed for config in configs})
     if timing:
         result.append(
@@ -41,18 +39,20 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
         )
     elif seeds != published.SEEDS:
         result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
-    printed = [config for config in configs if config.optimizer in PAPERS and config.task in published.TASKS]
-    if shortened and not timing and printed:
-        result.append("The hyperparameters are the paper's, tuned for its whole trainings and not again for these short ones.")
-    ours = list(dict.fromkeys(OPTIMIZERS[config.optimizer].label for config in configs if config not in printed))
-    if ours:
-        result.append(f"The values of {', '.join(ours)} are ours: the paper prints none (docs/ablations.md).")
     optimizers = {config.optimizer for config in configs}
     tasks = {config.task for config in configs}
+    if shortened and not timing and tasks & set(published.TASKS):
+        result.append(
+            "The hyperparameters are the paper's, tuned for its whole trainings and not again for these short ones. The "
+            "learning rate falls at the same shares of a training, 1/2 and 3/4."
+        )
+    own = [entry.label for name, entry in OPTIMIZERS.items() if name in optimizers and name not in PAPERS]
+    if own:
+        result.append(f"The values of {', '.join(own)} are ours, as the paper prints none (docs/ablations.md).")
     if "arturo" in optimizers:
         result.append("arTuRO is our exact form (dual solved, settled start); arTuRO (paper) is the published one.")
-    if "adam" in optimizers and not timing:
+    if "adam" in optimizers and not timing and tasks & set(published.TASKS):
         result.append("Adam uses the weight decay of the paper's table; the authors' own runs passed none.")
     if "fmnist-resnet18" in tasks and not timing:
-        result.append("ResNet-18 on Fashion-MNIST: 120 epochs are the authors' configuration; the paper's text says 160.")
+        result.append("fmnist-resnet18: 120 epochs are the authors' configuration; the paper's text says 160.")
     return result

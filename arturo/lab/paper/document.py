@@ -110,7 +110,7 @@ def protocol(configs: Sequence[RunConfig]) -> tuple[tuple[str, ...], list[tuple[
                 str(first.epochs),
                 f"{first.subset or images:,}",
                 str(first.batch_size),
-                seed_words(sorted({config.seed for config in mine})),
+                seed_words(sorted({config.seed for config in mine})).partition(" ")[2],
                 " ".join(dict.fromkeys(config.optimizer for config in mine)),
             )
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from arturo.lab.config import RunConfig
 from arturo.lab.palette import style
@@ -43,7 +44,7 @@ def timing_table(sections: Sequence[Section]) -> Content:
             data.append(entry)
             rows.append(
                 (
-                    section.title,
+                    section.task,
                     variant.label,
                     number(entry["seconds_per_epoch"], "{:.2f} s"),
                     number(entry["against_sgd"], "{:.3f}"),
@@ -97,20 +98,21 @@ def figure(data: Sequence[dict[str, Any]]) -> Figure | None:
         labels.append(entry["label"])
         if i == 0 or entry["task"] != shown[i - 1]["task"]:
             axes.text(0.01, place - 0.95, str(entry["title"]), transform=axes.get_yaxis_transform(), fontsize=8, weight="bold")
-    bars = axes.barh(
+    axes.barh(
         places,
         [entry["against_sgd"] for entry in shown],
         color=[style(str(entry["optimizer"])).light for entry in shown],
         height=0.72,
     )
-    bars.set_label("ours")
     known = [(entry["paper_against_sgd"], at) for entry, at in zip(shown, places, strict=True) if entry["paper_against_sgd"]]
-    axes.plot(*zip(*known, strict=True), "D", color="0.15", markersize=4, label="paper") if known else None
+    axes.plot([x for x, _ in known], [y for _, y in known], "D", color="0.15", markersize=4, label="paper")
     axes.axvline(1, color="0.4", linewidth=0.8)
     axes.set_yticks(places, labels, fontsize=8)
     axes.set_ylim(place + 0.7, 0.5)
     axes.set_xlabel("time of an epoch, SGD = 1", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    diamonds, _ = axes.get_legend_handles_labels()
+    handles = [Patch(color="0.6"), *diamonds]
+    result.legend(handles, ["ours", "paper"], loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return result

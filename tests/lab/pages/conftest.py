@@ -1,4 +1,4 @@
-"""Made-up run folders, and a real browser for the pages: Chromium without a window, over its debugging pipe.
+"""A real browser for the pages: Chromium without a window, over its debugging pipe.
 
 No package is needed for that. The protocol is https://chromedevtools.github.io/devtools-protocol: JSON messages, each with a
 zero byte behind.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import os
 import select
@@ -176,45 +175,3 @@ def browser(tmp_path_factory: pytest.TempPathFactory):
     running = Browser(tmp_path_factory.mktemp("chromium"))
     yield running
     running.close()
-
-
-# --- run folders
-
-
-def write_run(root: Path, optimizer: str, seed: int, *, epochs: int = 8, final: float = 0.9, status: str = "finished",
-              done: int | None = None, task: str = "digits-mlp", **config: object) -> Path:  # fmt: skip
-    """A plausible run: accuracy climbs to ``final``, losses fall, arTuRO has eta and KL. ``done`` epochs are there."""
-    values = {"task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs, "batch_size": 32, "subset": None}
-    values |= {"settings": {"lr": 0.1}} | config
-    key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-    folder = root / task / f"{optimizer}-seed{seed}-{key}"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(values))
-    (folder / "environment.json").write_text(json.dumps({"torch": "2.13.0", "cpu": "a <fast> one"}))
-    rows = []
-    for epoch in range(1, (epochs if done is None else done) + 1):
-        lost = status == "diverged" and epoch > 2
-        row = {
-            "epoch": epoch, "train_loss": None if lost else 2.0 * 0.6**epoch + 0.01 * seed,
-            "test_loss": None if lost else 2.0 * 0.7**epoch, 
-            "test_accuracy": 0.1 if lost else final * (1 - 0.5**epoch),
-            "seconds": 1.0 + 0.1 * seed, "wall_seconds": epoch * (1.0 + 0.1 * seed), "seconds_data": 0.05,
-            "seconds_forward": 0.3, "seconds_backward": 0.4, "seconds_optimizer": 0.2, "seconds_test": 0.1,
-            "images_per_second": 1400.0, "kl_over_bound": 0.99 if optimizer == "arturo" else None,
-            "eta": 0.5 * epoch if optimizer == "arturo" else None, "evaluations": None,
-        }  # fmt: skip
-        rows.append(row)
-    if status == "finished":
-        rows[-1]["test_accuracy"] = final
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if status != "unfinished":
-        last = {key: rows[-1][key] for key in ("test_accuracy", "test_loss", "train_loss")}
-        result = {"status": status, **last, "epochs": len(rows), "seconds": rows[-1]["wall_seconds"]}
-        (folder / "result.json").write_text(json.dumps(result))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def make_run():
-    """``make_run(root, optimizer, seed, ...)``, see :func:`write_run`."""
-    return write_run

@@ -1,0 +1,181 @@
+"""The paper's artefacts: its numbers, ours beside them by hand, what is trained for them, and what differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arturo.lab.errors import ConfigError
+from arturo.lab.paper import published
+from arturo.lab.paper.accuracy import accuracy_table
+from arturo.lab.paper.artefacts import ARTEFACTS
+from arturo.lab.paper.deviations import deviations
+from arturo.lab.paper.scales import SCALES, Scale
+from arturo.lab.paper.timing import timing_table
+from arturo.lab.records import read_runs
+from arturo.lab.sections import Section, sections
+from arturo.lab.tasks import TASKS
+
+
+def read(root: Path) -> list[Section]:
+    return sections(read_runs(root)[0])
+
+
+# --- what the paper printed
+
+
+def test_published_numbers_agree_with_what_the_paper_says_of_them() -> None:
+    """Its text: arTuRO first on every CNN, ahead of Adam and AdamW on every ResNet, SGD first on Fashion-MNIST's ResNet."""
+    accuracy = {
+        (o, t): estimate.mean for o in ("sgd", "adam", "adamw", "arturo") for t in published.TASKS
+        if (estimate := published.accuracy(o, t))
+    }  # fmt: skip
+    assert len(accuracy) == 24 and all(task in TASKS for task in published.TASKS)
+    for task in published.TASKS:
+        others = [accuracy[o, task] for o in ("sgd", "adam", "adamw")]
+        if task.endswith("cnn"):
+            assert accuracy["arturo", task] > max(others)
+        assert accuracy["arturo", task] > max(others[1:])
+        assert published.seconds_per_epoch("arturo", task) > published.seconds_per_epoch("sgd", task)
+    assert accuracy["sgd", "fmnist-resnet18"] == 0.9264 and accuracy["arturo", "cifar100-resnet34"] == 0.6319
+    assert published.accuracy("sgd", "cifar10-resnet34").doubled_error == 0.0016
+    assert published.accuracy("sgd", "digits-mlp") is None and published.seconds_per_epoch("soap", "fmnist-cnn") is None
+
+
+# --- what is trained
+
+
+def test_full_scale_is_the_papers_protocol() -> None:
+    configs = ARTEFACTS["table1"].configs(SCALES["full"])
+    assert len(configs) == 6 * 10 * 5 and {c.seed for c in configs} == set(range(10))
+    assert {c.task for c in configs} == set(published.TASKS)
+    assert all((c.epochs, c.batch_size, c.subset) == (TASKS[c.task].epochs, 255, None) for c in configs)
+    said = deviations(configs)
+    assert not any("instead of" in line or "training images" in line for line in said)
+    assert any("weight decay" in line for line in said) and any("says 160" in line for line in said)
+
+
+def test_cpu_scale_is_the_one_declared() -> None:
+    """Changing it would orphan every run made for the committed tables."""
+    configs = ARTEFACTS["table1"].configs(SCALES["cpu"])
+    assert len(configs) == 4 * 3 * 5 and {(c.task, c.epochs, c.subset, c.threads) for c in configs} == {
+        ("fmnist-cnn", 8, 10_000, 1),
+        ("cifar10-cnn", 4, 15_000, 1),
+        ("cifar100-cnn", 4, 15_000, 1),
+        ("fmnist-resnet18", 4, 5_500, 1),
+    }
+    names = {c.name for c in configs if c.task == "fmnist-cnn" and c.optimizer == "sgd"}
+    assert names == {"sgd-seed0-cad8f46b", "sgd-seed1-631ba3c5", next(n for n in names if "seed2" in n)}
+
+
+def test_artefacts_share_their_runs_but_timing_has_its_own() -> None:
+    scale = SCALES["cpu"]
+    assert ARTEFACTS["table1"].configs(scale) == ARTEFACTS["curves"].configs(scale) == ARTEFACTS["train-loss"].configs(scale)
+    timing = ARTEFACTS["timing"]
+    assert timing.folder == "timing" and {c.task for c in timing.configs(scale)} == set(published.TASKS)
+    first = [(c.seed, c.optimizer) for c in timing.configs(scale)[:6]]
+    assert first == [(0, "sgd"), (0, "adam"), (0, "adamw"), (0, "arturo"), (0, "arturo-paper"), (1, "sgd")]  # they take turns
+
+
+def test_some_of_the_tasks() -> None:
+    table1, scale = ARTEFACTS["table1"], SCALES["cpu"]
+    assert {c.task for c in table1.configs(scale, ["cifar10-cnn"])} == {"cifar10-cnn"}
+    with pytest.raises(ConfigError, match=r"^tasks: unknown name 'cifar10-resnet34'; did you mean"):
+        table1.configs(scale, ["cifar10-resnet34"])  # the scale leaves it out
+    with pytest.raises(ConfigError, match=r"^tasks: cifar10-cnn is named twice"):
+        table1.configs(scale, ["cifar10-cnn", "cifar10-cnn"])
+
+
+def test_an_ablation_is_one_entry(make_run, tmp_path: Path) -> None:
+    entry = replace(ARTEFACTS["curves"], title="Ablation", tasks=("fmnist-cnn",), optimizers=("arturo", "arturo-default"))
+    configs = entry.configs(SCALES["cpu"])
+    assert {(c.task, c.optimizer) for c in configs} == {("fmnist-cnn", "arturo"), ("fmnist-cnn", "arturo-default")}
+    make_run(tmp_path, "arturo-default", 0, task="fmnist-cnn")
+    assert [row[1] for row in entry.make(read(tmp_path)).rows] == ["arTuRO (default)"]
+
+
+# --- what they show
+
+
+def test_accuracy_beside_the_papers(make_run, tmp_path: Path) -> None:
+    for seed, (sgd, ours) in enumerate(((0.90, 0.93), (0.91, 0.94), (0.92, 0.95))):
+        make_run(tmp_path, "sgd", seed, task="fmnist-cnn", final=sgd)
+        make_run(tmp_path, "arturo", seed, task="fmnist-cnn", final=ours)
+    make_run(tmp_path, "adam", 0, task="fmnist-cnn", status="diverged", done=4)
+    make_run(tmp_path, "soap", 0, task="fmnist-cnn", final=0.5)
+    content = accuracy_table(read(tmp_path))
+    rows = {row[1]: row for row in content.rows}
+    # deviations -1, 0, 1: standard deviation 1, doubled standard error 2 / sqrt(3) = 1.15
+    assert rows["SGD"] == ("fmnist-cnn", "SGD", "91.00 ± 1.15", "0.25", "92.84 ± 0.08", "−1.84", "3")
+    assert rows["arTuRO"] == ("fmnist-cnn", "arTuRO", "**94.00 ± 1.15**", "best", "**93.01 ± 0.10**", "+0.99", "3")
+    assert rows["Adam"] == ("fmnist-cnn", "Adam", "-", "-", "92.90 ± 0.10", "-", "0, 1 diverged")
+    assert rows["SOAP"] == ("fmnist-cnn", "SOAP", "50.00", "-", "-", "-", "1")
+    order, footnote = content.notes
+    assert order == "- Fashion-MNIST, CNN: ours arTuRO > SGD > SOAP; paper arTuRO > Adam > SGD."
+    assert footnote.endswith("With 3 seeds and 1 comparison it is never below 0.25.")
+    entry = next(entry for entry in content.data if entry["optimizer"] == "sgd")
+    assert entry["paper"] == {"mean": 0.9284, "doubled_error": 0.0008} and entry["test_accuracy"]["mean"] == pytest.approx(0.91)
+
+
+@pytest.mark.parametrize("name", ["curves", "train-loss"])
+def test_curves(make_run, tmp_path: Path, name: str) -> None:
+    for seed, final in enumerate((0.79, 0.80, 0.81)):
+        make_run(tmp_path, "sgd", seed, task="fmnist-cnn", final=final)
+        make_run(tmp_path, "sgd", seed, task="cifar10-cnn", final=final, epochs=6)
+        make_run(tmp_path, "sgd", seed, task="cifar100-cnn", final=final, epochs=6)
+    content = ARTEFACTS[name].make(read(tmp_path))
+    task, label, quarter, *_, end, runs = content.rows[0]
+    # after 2 of 8 epochs the made-up runs are at 3/4 of their end
+    expected = {"curves": ("60.00 ± 0.87", "80.00 ± 1.15"), "train-loss": ("0.7300 ± 0.0115", "0.0436 ± 0.0115")}[name]
+    assert (task, label, runs) == ("fmnist-cnn", "SGD", "3") and (quarter, end) == expected
+    assert len(content.data) == 3 and len(content.data[0]["mean"]) == 8 and len(content.data[1]["mean"]) == 6
+    assert content.figure is not None
+    panels = [axes for axes in content.figure.axes if axes.get_visible()]
+    assert [axes.get_title("left").splitlines()[0] for axes in panels] == [
+        "Fashion-MNIST, CNN",
+        "CIFAR-10, CNN",
+        "CIFAR-100, CNN",
+    ]
+    assert panels[0].lines[0].get_ydata().tolist() == content.data[0]["mean"]
+
+
+def test_timing_is_the_median_of_warm_epochs_against_sgd(make_run, tmp_path: Path) -> None:
+    # made-up runs: 1.0, 1.1, 1.2 seconds per epoch by seed; 0.2 seconds of them in the optimizer
+    for seed in range(3):
+        make_run(tmp_path, "sgd", seed, task="fmnist-cnn", epochs=2, batch_size=255, subset=5100)
+    cold = make_run(tmp_path, "arturo", 2, task="fmnist-cnn", epochs=2, batch_size=255, subset=5100)
+    text = (cold / "metrics.jsonl").read_text()
+    (cold / "metrics.jsonl").write_text(
+        text.replace('"seconds": 1.2,', '"seconds": 99.0,', 1).replace('"seconds": 1.2,', '"seconds": 2.2,')
+    )
+    content = timing_table(read(tmp_path))
+    assert content.rows == [
+        ("fmnist-cnn", "SGD", "1.10 s", "1.000", "10.00 ms", "1.23 s", "1.000"),
+        ("fmnist-cnn", "arTuRO", "2.20 s", "2.000", "10.00 ms", "1.85 s", "1.504"),
+    ]
+    assert content.data[1]["against_sgd"] == pytest.approx(2.0) and content.figure is not None
+
+
+def test_nothing_to_show_is_no_crash(make_run, tmp_path: Path) -> None:
+    make_run(tmp_path, "adam", 0, task="fmnist-cnn", status="unfinished", done=0)
+    for artefact in ARTEFACTS.values():
+        content = artefact.make(read(tmp_path))
+        assert len(content.rows) == 1 and content.figure is None
+
+
+# --- what differs
+
+
+def test_every_reduction_is_named() -> None:
+    said = deviations(ARTEFACTS["table1"].configs(SCALES["cpu"]))
+    assert said[0] == "fmnist-cnn: 8 epochs instead of 120, 10,000 of 60,000 training images."
+    assert any(line.startswith("3 seeds instead of 10") for line in said) and any(
+        "tuned for its whole" in line for line in said
+    )
+    small = Scale("", tasks={}, seeds=range(10), timing={}, rounds=1)
+    said = deviations(small.configs(["digits-mlp"], ["sgd"]))
+    assert said == ["digits-mlp is not in the paper."]
+    said = deviations(ARTEFACTS["timing"].configs(SCALES["cpu"], ["fmnist-cnn"]), timing=True)
+    assert any("3 rounds" in line and "RTX 3080" in line for line in said)
