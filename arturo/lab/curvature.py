@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,13 +43,12 @@ def diagonal_in_backward(name: str) -> Iterator[None]:
 
 def _backpack() -> Any:
     try:
-        import backpack
-        import backpack.extensions
+        importlib.import_module("backpack.extensions")
+        return importlib.import_module("backpack")
     except ImportError as error:
         raise ConfigError(
             f"optimizer: exact Hessian diagonals come from BackPACK: pip install 'arturo[hessian]' ({error})"
         ) from error
-    return backpack
 
 
 def with_exact_diagonal(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:

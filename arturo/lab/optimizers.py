@@ -18,7 +18,7 @@ from arturo.lab import curvature, tuned
 from arturo.lab.errors import ConfigError
 from arturo.lab.registry import Registry
 from arturo.lab.tasks import Schedule, constant
-from arturo.lab.tuned import Values
+from arturo.lab.tuned import ABLATIONS, Values
 
 Constructor = Callable[..., Optimizer]
 
@@ -100,6 +100,9 @@ TWICE: dict[str, Any] = {"around_gradient": lambda optimizer: _expected_cycle(),
 ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
 
 
+TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}
+
+
 def ablation(label: str, about: str, values: Values, tuned: Mapping[str, Values], **needs: Any) -> OptimizerEntry:
     """arTuRO with something in it replaced."""
     return OptimizerEntry(label, about, lambda: Arturo, values, tuned, milestone_factor=ROOT, **needs)
@@ -111,7 +114,9 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         "sgd": OptimizerEntry(
             "SGD", "lr 0.1, momentum 0.9; tuned in the paper", lambda: SGD, {"lr": 0.1, "momentum": 0.9}, tuned.SGD
         ),
-        "adam": OptimizerEntry("Adam", "lr 1e-3; tuned in the paper", lambda: Adam, {"lr": 1e-3}, tuned.ADAM),
+        "adam": OptimizerEntry(
+            "Adam", "lr 1e-3; tuned in the paper", lambda: Adam, {"lr": 1e-3}, {**tuned.ADAM, **ABLATIONS["adam"]}
+        ),
         "adamw": OptimizerEntry(
             "AdamW",
             "lr 1e-3, weight decay 1e-2; tuned in the paper",
@@ -119,11 +124,9 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             {"lr": 1e-3, "weight_decay": 1e-2},
             tuned.ADAMW,
         ),
-        "arturo": OptimizerEntry(
-            "arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, tuned.ARTURO, milestone_factor=ROOT
-        ),
+        "arturo": OptimizerEntry("arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, TUNED, milestone_factor=ROOT),
         "arturo-paper": OptimizerEntry(
-            "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, tuned.ARTURO, milestone_factor=ROOT
+            "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, TUNED, milestone_factor=ROOT
         ),
         "arturo-default": OptimizerEntry(
             "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT
@@ -133,30 +136,30 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             "arTuRO (fixed η)",
             "a constant multiplier instead of the trust region; `arturo eta` proposes one",
             {"eta": 1.0},
-            tuned.ARTURO_FIXED_ETA,
+            ABLATIONS["arturo-fixed-eta"],
         ),
         "arturo-adam": ablation(
-            "arTuRO (Adam's moments)", "surrogate from Adam's moments", {"surrogate": "adam"}, tuned.ARTURO_ADAM
+            "arTuRO (Adam's moments)", "surrogate from Adam's moments", {"surrogate": "adam"}, ABLATIONS["arturo-adam"]
         ),
         "arturo-hessian": ablation(
             "arTuRO (Hessian)",
             "surrogate from the exact Hessian diagonal; package BackPACK",
             {"surrogate": "hessian"},
-            tuned.ARTURO_HESSIAN,
+            ABLATIONS["arturo-hessian"],
             **exact("hessian"),
         ),
         "arturo-ggn": ablation(
             "arTuRO (GGN)",
             "surrogate from the exact Gauss-Newton diagonal; package BackPACK",
             {"surrogate": "ggn"},
-            tuned.ARTURO_HESSIAN,
+            ABLATIONS["arturo-hessian"],
             **exact("ggn"),
         ),
         "arturo-hutchinson": ablation(
             "arTuRO (Hutchinson)",
             "surrogate from Hutchinson's estimate of the Hessian diagonal",
             {"surrogate": "hutchinson"},
-            tuned.ARTURO_HESSIAN,
+            ABLATIONS["arturo-hutchinson"],
             **TWICE,
         ),
         # Peers, with the values their authors recommend to start from. Nobody tuned them on these tasks.

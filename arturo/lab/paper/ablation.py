@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from arturo.lab.paper.accuracy import limit
 from arturo.lab.paper.document import Content
 from arturo.lab.plots import add_legend, draw_curves, grid
 from arturo.lab.records import Record, number, read_steps
@@ -15,22 +16,13 @@ from arturo.lab.sections import Section
 from arturo.lab.summary import row_summary
 from arturo.lab.wording import mean_with_error, p_value, protocol_words
 
-HEADINGS = (
-    "task",
-    "optimizer",
-    "test accuracy [%]",
-    "against the best",
-    "train loss",
-    "KL / bound",
-    "prediction error",
-    "runs",
-)
+HEADINGS = ("task", "optimizer", "test accuracy [%]", "p", "train loss", "KL / bound", "prediction error", "runs")
 PANELS = {"test_accuracy": "test accuracy [%]", "prediction_error": "prediction error"}
 NOTE = (
-    "Mean ± doubled standard error after the last epoch; against the best: p of an exact paired sign-flip test with Holm's "
-    "correction. KL / bound: 5 %, 50 % and 95 % of all steps; an exact trust region that is active has 1. Prediction error: "
-    "|g − (aμ + b)| / |g|, the distance of the gradient that the surrogate predicts at the new mean from the one then seen, "
-    "the same shares of all steps; 1 is what predicting no gradient at all would give."
+    "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: 5 %, 50 % and 95 % of all steps; an "
+    "exact trust region that is active has 1. Prediction error: |g − (aμ + b)| / |g|, the distance of the gradient that the "
+    "surrogate predicts at the new mean from the one then seen, the same shares of all steps; 1 is what predicting no gradient "
+    "at all would give. p: exact paired sign-flip test against the best with Holm's correction."
 )
 
 
@@ -50,7 +42,7 @@ def ablation(sections: Sequence[Section]) -> Content:
                     section.task,
                     variant.label,
                     f"**{accuracy}**" if row.best else accuracy,
-                    "best" if row.best else "-" if row.accuracy is None else p_value(row.p, row.pairs),
+                    "best" if row.best else "-" if row.p is None else p_value(row.p, row.pairs).removeprefix("p = "),
                     mean_text(loss),
                     spread(region),
                     spread(error),
@@ -58,7 +50,7 @@ def ablation(sections: Sequence[Section]) -> Content:
                 )
             )
             data.append({"task": section.task, **row_summary(row), "kl_over_bound": region, "prediction_error": error})
-    return Content(HEADINGS, rows, data, (NOTE,), figure(sections))
+    return Content(HEADINGS, rows, data, (f"{NOTE} {limit(sections)}",), figure(sections))
 
 
 def values(steps: Sequence[dict[str, Any]], key: str) -> list[float]:

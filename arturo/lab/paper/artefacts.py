@@ -63,7 +63,7 @@ ARTEFACTS: Registry[Artefact] = Registry(
         "trust-region-ablation": Artefact(
             "The trust region and the surrogate (fig:ablation, left)",
             ablation,
-            ("fmnist-cnn",),
+            ("fmnist-cnn", "fmnist-small-cnn"),
             ("arturo", "arturo-paper", "arturo-fixed-eta", "arturo-adam"),
         ),
         "hessian-ablation": Artefact(

@@ -68,7 +68,7 @@ SCALES: Registry[Scale] = Registry(
                 "cifar10-cnn": Share(epochs=4, subset=15_000),
                 "cifar100-cnn": Share(epochs=4, subset=15_000),
                 "fmnist-resnet18": Share(epochs=4, subset=5_500),
-                "fmnist-small-cnn": Share(epochs=6, subset=5_100),
+                "fmnist-small-cnn": Share(epochs=4, subset=5_100),
             },
             seeds=range(3),
             timing={  # whole batches of 255: 20 for the small networks, 5 for the large ones
