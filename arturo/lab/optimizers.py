@@ -175,17 +175,17 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "adahessian": OptimizerEntry(
             "AdaHessian",
-            "lr 0.15; package pytorch-optimizer",
+            "lr 0.15, eps 1e-4; package pytorch-optimizer",
             peer("pytorch_optimizer", "AdaHessian"),
-            {"lr": 0.15},
+            {"lr": 0.15, "eps": 1e-4},
             draws=True,
             **TWICE,
         ),
         "adahessian-hessian": OptimizerEntry(
             "AdaHessian (Hessian)",
-            "lr 0.15, the exact diagonal; packages pytorch-optimizer and BackPACK",
+            "lr 0.15, eps 1e-4, the exact diagonal; also package BackPACK",
             curvature.with_exact_diagonal(peer("pytorch_optimizer", "AdaHessian")),
-            {"lr": 0.15},
+            {"lr": 0.15, "eps": 1e-4},
             **exact("hessian"),
         ),
         "schedulefree-adamw": OptimizerEntry(
