@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from contenders import missing, without_native
+from machine import command, load, machine, machine_line, plural
 from rich.progress import track
-from step_time import command, load, machine, machine_line, missing, plural, without_native
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.profiler import ProfilerActivity, profile
@@ -46,7 +47,7 @@ class Case(NamedTuple):
     title: str
     make: Callable[[list[Tensor]], Optimizer]
     dtype: torch.dtype = torch.float32  # of the parameters
-    needs: str = "torch"  # a contender of step_time.py that must be there
+    needs: str = "torch"  # a contender that must be there
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 

@@ -19,84 +19,28 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import os
-import platform
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import torch
+from contenders import CONTENDERS, REFERENCE, missing
+from machine import command, load, machine, machine_line, plural, quartiles
 from rich.console import Console
 from rich.progress import Progress
+from step_plot import SWEEP, draw
 from torch import Tensor
-from torch.optim import SGD, AdamW, Optimizer
 
 from arturo import Arturo
-from arturo.kernels import native
 from arturo.lab import models, resnet
 
 Shape = tuple[int, ...]
-REFERENCE = "adamw-fused"  # what ratios are to
-# What the plot shows: colours by Okabe and Ito, told apart without seeing red or green, and markers.
-SWEEP = {
-    "native": ("#0072B2", "o"),
-    "native-bf16": ("#009E73", "s"),
-    "eager": ("#D55E00", "^"),
-    "adamw-fused": ("#000000", "D"),
-}
-TRAFFIC = {76: (0, (5, 2)), 28: (0, (1, 1.5))}  # bytes per weight, and the line's dashes
-GREY = "#777777"
 WARM_UP = 4  # steps: the first makes state, the second is the first ordinary one
 FEWEST_ROUNDS = 5
-
-
-@contextmanager
-def without_native() -> Iterator[None]:
-    """As where the extension was not built: ``fused=True`` then is the compiled kernel."""
-    with mock.patch.object(native, "_library", None):
-        yield
-
-
-class Contender(NamedTuple):
-    title: str
-    make: Callable[[list[Tensor]], Optimizer]
-    bytes: int  # memory traffic of a step, per float32 weight: what must be read and written at least
-    around: Callable[[], AbstractContextManager[None]] = nullcontext  # while it is made and steps
-
-
-CONTENDERS = {
-    "native": Contender("Arturo, native", Arturo, 76),
-    "native-bf16": Contender("Arturo, native, bfloat16 state", lambda p: Arturo(p, state_dtype=torch.bfloat16), 46),
-    "compiled": Contender("Arturo, compiled", lambda p: Arturo(p, fused=True), 76, without_native),
-    "eager": Contender("Arturo, eager loop", lambda p: Arturo(p, foreach=False), 76),
-    "foreach": Contender("Arturo, _foreach", lambda p: Arturo(p, foreach=True), 76),
-    "adamw-fused": Contender("AdamW, fused", lambda p: AdamW(p, fused=True), 28),
-    "adamw-foreach": Contender("AdamW, foreach", lambda p: AdamW(p, foreach=True), 28),
-    "adamw-loop": Contender("AdamW, for-loop", lambda p: AdamW(p, foreach=False), 28),
-    "sgd": Contender("SGD with momentum, foreach", lambda p: SGD(p, lr=1e-3, momentum=0.9, foreach=True), 20),
-}
-
-
-def missing(name: str) -> str | None:
-    """Why a contender cannot take part, if it cannot."""
-    if name.startswith("native") and not native.available():
-        return "the C++ extension was not built"
-    if name == "compiled":
-        p = torch.nn.Parameter(torch.zeros(1))
-        p.grad = torch.zeros(1)
-        try:
-            with without_native():
-                Arturo([p], lr=0.0, fused=True).step()  # makes state, compiles nothing
-        except RuntimeError as error:
-            return f"it cannot be had here ({error})"
-    return None
 
 
 def shapes_of(model: torch.nn.Module) -> list[Shape]:
@@ -203,11 +147,6 @@ def summary(runner: Runner, reference: dict[int, float], weights: int) -> dict[s
     return row
 
 
-def quartiles(values: Sequence[float]) -> list[float]:
-    """Lower quartile, median, upper quartile."""
-    return [float(x) for x in np.percentile(values, (25, 50, 75))]
-
-
 def bandwidth(entries: int, repetitions: int) -> dict[str, list[float]]:
     """GB/s of ``copy_`` and of ``add_`` on large tensors, the bytes of all reads and writes counted."""
     x, y = torch.ones(entries), torch.zeros(entries)
@@ -223,48 +162,6 @@ def bandwidth(entries: int, repetitions: int) -> dict[str, list[float]]:
             if number:  # the first ones touch new pages
                 speeds[kind].append(count * entries / (time.perf_counter() - start) / 1e9)
     return speeds
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers depend on, and nothing that names the machine."""
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_before": load(),
-    }
-
-
-def load() -> list[float] | None:
-    """Average number of running processes over 1, 5 and 15 minutes."""
-    return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else None
-
-
-def command() -> str:
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def machine_line(found: dict[str, Any]) -> str:
-    """The machine in one sentence."""
-    return (
-        f"{found['cpu']}, {plural(found['cores'], 'core')}, {plural(found['threads'], 'thread')}, torch {found['torch']}, "
-        f"{found['system']}; "
-        f"load average {found['load_before'][0] if found['load_before'] else '?'} before and "
-        f"{found['load_after'][0] if found['load_after'] else '?'} after"
-    )
 
 
 def table(name: str, found: dict[str, Any], best: dict[str, float]) -> str:
@@ -310,58 +207,6 @@ def report(results: dict[str, Any]) -> str:
     lines += [f"\nNot measured: {CONTENDERS[name].title}, because {reason}." for name, reason in results["skipped"].items()]
     lines += ["\n" + table(name, found, best) for name, found in results["shapes"].items()]
     return "\n".join(lines) + "\n"
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Time per step against the number of weights, and the time that the traffic alone takes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    sweep, speed = results["sweep"], max(results["gb_per_s"]["update"])
-    weights = np.array([point["weights"] for point in sweep], dtype=float)
-    ends = []
-    figure, axes = plt.subplots(figsize=(7.6, 5.2), layout="constrained")
-    for name, (color, marker) in SWEEP.items():
-        if name not in sweep[-1]["contenders"]:
-            continue
-        low, median, high = np.array([point["contenders"][name]["ms"] for point in sweep]).T
-        axes.fill_between(weights, low, high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(weights, median, color=color, marker=marker, markersize=4, linewidth=1.6)
-        ends.append((median[-1], CONTENDERS[name].title, color))
-    lowest = min(point["contenders"][name]["ms"][0] for point in sweep for name in point["contenders"]) / 2
-    for count, style in TRAFFIC.items():
-        ms = 1e3 * count * weights[-1] / speed / 1e9
-        start = weights[-1] * lowest / ms  # where the line enters the figure
-        axes.plot([start, weights[-1]], [lowest, ms], color=GREY, linestyle=style, linewidth=1.2, zorder=1)
-        ends.append((ms, f"{count} bytes per weight at {speed:.0f} GB/s", GREY))
-    axes.set(xscale="log", yscale="log", xlabel="weights, in one tensor", ylabel="time per step (ms)", ylim=(lowest, None))
-    axes.set_xlim(weights[0] / 1.5, weights[-1] * 1.2)
-    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    low, high = axes.get_ylim()
-    line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
-    for (y, text, color), place in zip(sorted(ends), spread([y for y, _, _ in ends], (high / low) ** (1 / 26)), strict=True):
-        axes.annotate(
-            text, (weights[-1], y), (weights[-1] * 1.5, place), color=color, va="center", fontsize=9,
-            arrowprops={**line, "color": color}, annotation_clip=False,
-        )  # fmt: skip
-    threads, cpu = results["machine"]["threads"], results["machine"]["cpu"]
-    title = f"One optimizer step, {plural(threads, 'thread')}, {cpu}; grey: the memory traffic alone"
-    axes.set_title(title, fontsize=10, loc="left")
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
-
-
-def spread(values: Sequence[float], apart: float) -> list[float]:
-    """Near the values, in rising order, each at least ``apart`` times the one below: where labels do not overlap."""
-    up, down = sorted(values), sorted(values)
-    for i in range(1, len(up)):
-        up[i] = max(up[i], up[i - 1] * apart)
-    for i in reversed(range(len(down) - 1)):
-        down[i] = min(down[i], down[i + 1] / apart)
-    return [math.sqrt(a * b) for a, b in zip(up, down, strict=True)]
 
 
 def sweep_sizes(largest: int) -> list[int]:

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from contenders import CONTENDERS, REFERENCE, missing
+from machine import command, load, machine, machine_line, quartiles
 from rich.progress import track
-from step_time import CONTENDERS, REFERENCE, command, load, machine, machine_line, missing, quartiles
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 

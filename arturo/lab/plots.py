@@ -84,7 +84,7 @@ def add_legend(figure: Figure, all_axes: Sequence[Axes], columns: int) -> None:
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    beside = max(1, min(len(entries), int(50 * columns / (max(map(len, entries)) + 9))))  # letters, with a line before each
+    beside = max(1, min(len(entries), int(60 * columns / (max(map(len, entries)) + 9))))  # letters, with a line before each
     look = {"frameon": False, "fontsize": 8, "handlelength": 3, "columnspacing": 1.2}
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=beside, **look)
 

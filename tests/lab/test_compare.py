@@ -68,7 +68,7 @@ def test_writes_everything_and_trains_nothing_twice(
     monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
     assert cli.main([*COMMAND, "--out", str(tmp_path)]) == 0
     again = capsys.readouterr().out
-    assert again.startswith("4 of 4 runs are there already\n") and out.partition("8x8 digits")[2] in again
+    assert again.startswith("already there: 4 of 4 runs\n") and out.partition("8x8 digits")[2] in again
     assert {path: path.read_bytes() for path in tmp_path.glob("digits-mlp/*/*")} == before
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 

@@ -26,9 +26,10 @@ def train_many(configs: Sequence[RunConfig], out: Path, jobs: int, arguments: ar
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
     """
-    missing = [config for config in configs if found(config, out).state == "waiting"]
-    if len(missing) < len(configs):
-        console.print(f"{len(configs) - len(missing)} of {count(len(configs), 'run')} are there already", highlight=False)
+    before = [found(config, out) for config in configs]
+    missing = [news.config for news in before if news.state == "waiting"]
+    if reused := sum(news.reused for news in before):
+        console.print(f"already there: {reused} of {count(len(configs), 'run')}", highlight=False)
     for device in dict.fromkeys(config.device for config in missing):
         available(device)
     for name in dict.fromkeys(TASKS[config.task].data for config in missing):

@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     artefact, scale = ARTEFACTS[arguments.artefact], SCALES[arguments.scale]
     configs = artefact.configs(scale, arguments.tasks)
     out: Path = Path("runs") / arguments.scale if arguments.out is None else arguments.out
-    folder, at_once = out / artefact.folder, 1 if artefact.timing else jobs(arguments)
+    folder, at_once = out / artefact.folder, jobs(arguments)
+    if artefact.timing:
+        at_once = 1  # they would slow each other down
     code = 0
     if not arguments.no_train:
         code = train_many(configs, folder, at_once, arguments, console)
