@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.state import BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.state import AVERAGED, BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -36,9 +36,10 @@ class Sealed:
         self.tensor = tensor
 
 
-def seal(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state dict with its tensors sealed; a foreign one is refused."""
+def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state dict with its tensors sealed; a foreign one, or one of another surrogate than these groups', is refused."""
     refuse_foreign(state_dict)
+    refuse_other_surrogate(state_dict, groups)
     state = {
         key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}
         if isinstance(entry, Mapping)
@@ -68,7 +69,7 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError for a state dict that another optimizer wrote."""
     groups, entries = state_dict["param_groups"], [e for e in state_dict["state"].values() if e]
-    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, "mean", "step", "eta"})
+    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, *AVERAGED, "mean", "step", "eta"})
     lacking = sorted({name for e in entries for name in (*buffer_names(e), "step", "eta") if name not in e})
     if all("prior_weight" in g for g in groups) and not foreign and not lacking:
         return
@@ -79,3 +80,19 @@ def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
         f"its state has {', '.join(foreign) or 'nothing of its own'} and lacks {', '.join(lacking) or 'nothing'}. "
         "Arturo's state cannot be made from it: start with a fresh optimizer"
     )
+
+
+def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> None:
+    """Raise ValueError where a group's surrogate, or the form of its state, is not the optimizer's."""
+    for i, (saved, own) in enumerate(zip(state_dict["param_groups"], groups, strict=False)):
+        name, entries = own["surrogate"], [state_dict["state"].get(key) for key in saved["params"]]
+        other = saved.get("surrogate", name)
+        if other == name:
+            forms = {buffer_names(entry) is AVERAGED for entry in entries if entry}
+            if not forms or forms == {name != "kalman"}:
+                continue
+            other = "kalman" if name != "kalman" else "one that keeps running averages"
+        raise ValueError(
+            f"this state is of surrogate={other!r}, and parameter group {i} has surrogate={name!r}: the state of one cannot be "
+            "made from that of the other. Load it into an optimizer with its surrogate, or start with a fresh one"
+        )

@@ -46,6 +46,10 @@ def _or_none(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or rule(value)
 
 
+def _pair_below_1(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(_not_negative(x) and x < 1 for x in value)
+
+
 def _boolean(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -63,7 +67,11 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "initial_filter_variance": (_or_none(_positive), "a finite number > 0, or None for sqrt(drift * noise)"),
     "curvature_floor": (_or_none(_not_negative), "a finite number >= 0, or None for no guard (as published)"),
     "eta": (_or_none(_not_negative), "a finite number >= 0, or None to solve the dual"),
-    "surrogate": (lambda value: value in SURROGATES, f"one of {', '.join(map(repr, SURROGATES))}"),
+    "surrogate": (
+        lambda value: (callable(value) and not isinstance(value, type)) or value in SURROGATES,
+        f"one of {', '.join(map(repr, SURROGATES))}, or a function from a list of parameters to their Hessian diagonals",
+    ),
+    "averaging": (_or_none(_pair_below_1), "two numbers in [0, 1), or None for (0.9, 0.999)"),
     "dual": (lambda value: value in DUALS, f"one of {', '.join(map(repr, DUALS))}"),
     "init": (lambda value: value in INITS, f"one of {', '.join(map(repr, INITS))}"),
     "state_dtype": (
@@ -99,6 +107,11 @@ def check(group: Mapping[str, Any]) -> None:
                 f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
                 "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
             )
+    if group["state_dtype"] is not None and group["surrogate"] != "kalman":
+        raise ValueError(
+            f"Invalid state_dtype value: {group['state_dtype']!r} with surrogate={group['surrogate']!r} (rounded state is made "
+            "for the Kalman filter: use surrogate='kalman', or state_dtype=None)"
+        )
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
 
@@ -111,10 +124,14 @@ def check_number(name: str, value: Any, meaning: str, zero: bool = False) -> Non
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """The same with NumPy's and other numbers as floats: ``torch.load(weights_only=True)`` takes nothing else."""
-    return {
+    numbers = {
         name: float(value) if type(value) not in (bool, int, float) and isinstance(value, Real) else value
         for name, value in options.items()
     }
+    pair: Any = numbers.get("averaging")
+    if pair is not None and not (type(pair) is tuple and all(type(x) is float for x in pair)):
+        numbers["averaging"] = tuple(float(x) for x in pair)
+    return numbers
 
 
 def _check_lr(lr: Any) -> None:

@@ -17,10 +17,12 @@ from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
 from arturo.kernels import Kernel, compiled, eager, foreach, native
+from arturo.kernels.averaged import Averaged
 from arturo.kernels.batch import sum_dtype
 from arturo.posterior import Curvature, Posterior, posterior_of
-from arturo.state import buffer_names, initial_state
+from arturo.state import batch_names, initial_state
 from arturo.step import Slot, StepInfo
+from arturo.surrogates import FUNCTION, diagonals
 
 
 class Arturo(Optimizer):
@@ -54,7 +56,14 @@ class Arturo(Optimizer):
         initial_curvature: a_0.
         initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
         initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
-        surrogate: where the model comes from; ``"kalman"``.
+        surrogate: where the model comes from. ``"kalman"``: the filter. The others, each an ablation, keep running averages
+            of the gradient and of a curvature: ``"adam"``, the root of Adam's second moment; ``"hessian"`` and ``"ggn"``, the
+            diagonal of the Hessian or of the Gauss-Newton matrix, left at the parameters by BackPACK's ``DiagHessian`` or
+            ``DiagGGNExact``; ``"hutchinson"``, AdaHessian's estimate, which needs ``loss.backward(create_graph=True)``; or
+            a function that takes the list of a group's parameters and returns their Hessian diagonals, called once a step.
+            ``noise``, ``drift``, ``init``, ``initial_filter_variance`` and ``state_dtype`` belong to the filter alone.
+        averaging: the averaging constants (beta of the gradient, beta of the curvature) of those surrogates, Adam's
+            ``betas``; bias is corrected as in Adam (:mod:`arturo.surrogates.averages`). None: (0.9, 0.999).
         dual: ``"newton"``, exact to 1e-3 of the bound; ``"bisection"``, the published rule.
         eta: a fixed multiplier instead of a trust region (the paper's ablation).
         curvature_floor: least curvature in denominators. None: no guard, as published; the bound is then not guaranteed.
@@ -107,7 +116,8 @@ class Arturo(Optimizer):
         initial_curvature: float = 0.1,
         initial_variance: float | None = None,
         initial_filter_variance: float | None = None,
-        surrogate: str = "kalman",
+        surrogate: str | diagonals.Diagonal = "kalman",
+        averaging: tuple[float, float] | None = None,
         dual: str = "newton",
         eta: float | None = None,
         curvature_floor: float | None = 0.0,
@@ -132,6 +142,7 @@ class Arturo(Optimizer):
             "initial_variance": initial_variance,
             "initial_filter_variance": initial_filter_variance,
             "surrogate": surrogate,
+            "averaging": averaging,
             "dual": dual,
             "eta": eta,
             "curvature_floor": curvature_floor,
@@ -146,6 +157,7 @@ class Arturo(Optimizer):
         hyperparameters.check(defaults)
         if sample_gradients is True:
             defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
+        self._diagonals: dict[int, diagonals.Diagonal] = {}  # functions passed as surrogate, by the group's index
         super().__init__(params, hyperparameters.plain(defaults))
         self._info: Tensor | None = None
         self._warned_missing = False
@@ -171,6 +183,10 @@ class Arturo(Optimizer):
                         f"groups and has {name}={chosen!r}; set it in the constructor)"
                     )
             param_group.update(hyperparameters.plain(param_group))
+            surrogate = param_group.get("surrogate", self.defaults["surrogate"])
+            if callable(surrogate):
+                self._diagonals[len(self.param_groups)] = surrogate
+                param_group["surrogate"] = FUNCTION
         super().add_param_group(param_group)
 
     def _init_group(
@@ -206,11 +222,13 @@ class Arturo(Optimizer):
             state = self.state[p]
             if len(state) == 0:
                 state.update(initial_state(group, p))
+            elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
+                raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
             param.append(p)
             number.append(i)
             grad.append(g)
             mean.append(state.get("mean", p))
-            names = (*buffer_names(state), "step", "eta")
+            names = (*batch_names(state), "step", "eta")
             for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
                 tensors.append(state[name])
         if param and self._info is None:
@@ -247,11 +265,12 @@ class Arturo(Optimizer):
             slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [])
             self._init_group(group, *slot[1:], start)
             start += len(group["params"])
-            slot = slot.as_vectors()
             on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in slot.param)
             slots.append(slot)
         if self._info is None:
             return loss
+        diagonals.attach(slots, self._diagonals)
+        slots = [slot.as_vectors() for slot in slots]
         if on_device:
             device_step(slots, _device_kernel, self._info)
         else:
@@ -357,16 +376,24 @@ class Arturo(Optimizer):
     @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
-        handle = self.register_load_state_dict_pre_hook(lambda _, loaded: checkpoint.seal(loaded))  # after the user's hooks
+        handle = self.register_load_state_dict_pre_hook(
+            lambda _, loaded: checkpoint.seal(loaded, self.param_groups)
+        )  # after the user's hooks
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What torch pickles, and functions passed as surrogate."""
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_diagonals": self._diagonals} if self._diagonals else state
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)
         self.__dict__.setdefault("_info", None)
+        self.__dict__.setdefault("_diagonals", {})
         self.__dict__.setdefault("_warned_missing", False)
         for group in self.param_groups:
             for name, value in self.defaults.items():
@@ -377,6 +404,18 @@ class Arturo(Optimizer):
 
 
 def _host_kernel(slot: Slot) -> Kernel:
+    """What does the passes: a kernel, behind the averages of a surrogate that keeps some."""
+    kernel = _host_passes(slot)
+    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
+
+
+def _device_kernel(slot: Slot) -> Kernel:
+    """The same on a device."""
+    kernel = _device_passes(slot)
+    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
+
+
+def _host_passes(slot: Slot) -> Kernel:
     """The C++ passes where they were built, else the loop; unless told."""
     group = slot.group
     if group["foreach"] is not None or group["fused"] is False:
@@ -389,7 +428,7 @@ def _host_kernel(slot: Slot) -> Kernel:
     return eager
 
 
-def _device_kernel(slot: Slot) -> Kernel:
+def _device_passes(slot: Slot) -> Kernel:
     """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
     if torch.compiler.is_compiling():
         return foreach if slot.group["foreach"] else eager

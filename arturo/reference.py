@@ -34,7 +34,7 @@ REQUIRED = ("kl_bound", "prior_weight", "noise", "drift")
 DEFAULTS: dict[str, Any] = {
     "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": 0.1,
     "initial_variance": None, "initial_filter_variance": None, "curvature_floor": 0.0, "init": "consistent",
-    "maximize": False,
+    "maximize": False, "surrogate": "kalman", "averaging": (0.9, 0.999),
 }  # fmt: skip
 
 
@@ -78,6 +78,21 @@ def kalman_update(w: Array, P: Array, mu: Array, g: Array, q: float, r: float) -
     I_KH = np.eye(2) - K @ H
     P_new = I_KH @ P @ _transpose(I_KH) + r * K @ _transpose(K)
     return np.where(seen[:, None], w_new, w), np.where(seen[:, None, None], P_new, P)
+
+
+def moment_update(x: Array, y: Array, beta: float, t: int) -> Array:
+    """One step of Adam's running average with its bias corrected; `x` and the result are corrected, t = 1 is the first.
+
+        m_t = beta m_{t-1} + (1 - beta) y_t,    x_t = m_t / (1 - beta^t)
+
+    A missing entry is taken for the average itself, which leaves x as it is.
+
+    >>> moment_update(np.array([2.0, 2.0]), np.array([5.0, np.nan]), beta=0.5, t=2)  # (0.25 * 2 * 2 + 0.5 * 5) / 0.75
+    array([4., 2.])
+    """
+    y = np.where(np.abs(y) <= LARGEST_GRADIENT, y, x)
+    m = beta * (1 - beta ** (t - 1)) * x + (1 - beta) * y
+    return np.asarray(m / (1 - beta**t), dtype=np.float64)
 
 
 def primal_step(eta: float, mu: Array, prec: Array, A: Array, b: Array, rho: float, lam: float) -> Array:
@@ -229,6 +244,11 @@ class ReferenceStep(NamedTuple):
     skipped: int  # missing gradient entries
 
 
+def _nested(values: Sequence[Any]) -> Sequence[Any]:
+    """By groups; a flat list is that of the only one."""
+    return values if values and isinstance(values[0], (list, tuple)) else [values]
+
+
 def _bound(group: Mapping[str, Any]) -> float:
     """e_g = epsilon lr^2: the step length is proportional to lr."""
     return float(group["kl_bound"] * group["lr"] ** 2)
@@ -247,7 +267,11 @@ def _initial_state(group: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str
         P = np.sqrt(q * r) if q > 0 else r  # the steady state of b
     if variance is None:
         variance = rho / (a + rho * group["prior_precision"])  # the fixed point of primal_covariance
-    values = {"prec": 1.0 / variance, "a": a, "b": 0.0, "P_aa": P, "P_ab": 0.0, "P_bb": P}
+    values = {"prec": 1.0 / variance, "a": a, "b": 0.0}
+    if group["surrogate"] == "kalman":
+        values |= {"P_aa": P, "P_ab": 0.0, "P_bb": P}
+    else:
+        values |= {"grad_avg": 0.0}
     return {**{name: np.full(shape, value, dtype=np.float64) for name, value in values.items()}, "step": 0, "eta": 0.0}
 
 
@@ -261,6 +285,27 @@ def _observe(group: Mapping[str, Any], state: dict[str, Any], mean: Array, g: Ar
     w, P = np.stack([a, b], axis=-1), np.stack([P_aa, P_ab, P_ab, P_bb], axis=-1).reshape(-1, 2, 2)
     w, P = kalman_update(w, P, mu, g, group["drift"], group["noise"])
     new = {"a": w[:, 0], "b": w[:, 1], "P_aa": P[:, 0, 0], "P_ab": P[:, 0, 1], "P_bb": P[:, 1, 1]}
+    state.update({name: value.reshape(mean.shape) for name, value in new.items()})
+    return seen
+
+
+def _average(group: Mapping[str, Any], state: dict[str, Any], mean: Array, g: Array, h: Array | None) -> npt.NDArray[np.bool_]:
+    """The model from running averages: of the gradient, and of its square (no `h`) or of a Hessian diagonal `h`.
+
+    a = sqrt(average of g^2) or the average of h; b = (average of g) - a mu, so that the model's gradient at mu is the average.
+    """
+    mu, sign, t = _decayed(group, mean), -1.0 if group["maximize"] else 1.0, state["step"] + 1
+    beta_g, beta_h = group["averaging"]
+    g = sign * g.ravel()
+    seen = np.abs(g) <= LARGEST_GRADIENT
+    a, grad_avg = state["a"].ravel(), state["grad_avg"].ravel()
+    if h is None:
+        a = np.sqrt(moment_update(a**2, np.where(seen, g, np.nan) ** 2, beta_h, t))
+    else:
+        seen &= np.abs(h.ravel()) <= LARGEST_GRADIENT
+        a = moment_update(a, np.where(seen, sign * h.ravel(), np.nan), beta_h, t)
+    grad_avg = moment_update(grad_avg, np.where(seen, g, np.nan), beta_g, t)
+    new = {"a": a, "b": grad_avg - a * mu, "grad_avg": grad_avg}
     state.update({name: value.reshape(mean.shape) for name, value in new.items()})
     return seen
 
@@ -281,7 +326,8 @@ def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, 
 class ReferenceArturo:
     """The optimizer over NumPy arrays: `step(grads)` moves the means in `groups[i]["params"][j]`.
 
-    The filter state stands in `state[i][j]`: prec, a, b, P_aa, P_ab, P_bb (arrays like the parameter), step, eta.
+    The filter state stands in `state[i][j]`: prec, a, b, P_aa, P_ab, P_bb (arrays like the parameter), step, eta. Other
+    surrogates have grad_avg in place of P: "adam", and any other name for running averages of diagonals given to `step`.
 
     Args:
         groups: mappings {"params": [arrays], **overrides}, or a plain list of arrays. Arrays are copied to float64.
@@ -317,12 +363,16 @@ class ReferenceArturo:
             group["params"] = [np.array(p, dtype=np.float64) for p in group["params"]]
             self.state.append([{} for _ in group["params"]])
 
-    def step(self, grads: Sequence[Any], *, eta: float | None = None) -> ReferenceStep:
-        """Take one step. `grads` is nested like the groups (flat for a flat list); None leaves a parameter out."""
-        nested = grads if grads and isinstance(grads[0], (list, tuple)) else [grads]
-        taking: list[tuple[dict[str, Any], dict[str, Any], Array, Array]] = []  # group, state, mean, gradient
-        for group, states, gs in zip(self.groups, self.state, nested, strict=True):
-            for state, mean, g in zip(states, group["params"], gs, strict=True):
+    def step(self, grads: Sequence[Any], *, eta: float | None = None, diagonals: Sequence[Any] | None = None) -> ReferenceStep:
+        """Take one step. `grads` is nested like the groups (flat for a flat list); None leaves a parameter out.
+
+        `diagonals`, nested alike, are of the Hessian, for surrogates that want one.
+        """
+        nested = _nested(grads)
+        curved = [[None] * len(gs) for gs in nested] if diagonals is None else _nested(diagonals)
+        taking: list[tuple[dict[str, Any], dict[str, Any], Array, Array, Any]] = []  # group, state, mean, gradient, diagonal
+        for group, states, gs, hs in zip(self.groups, self.state, nested, curved, strict=True):
+            for state, mean, g, h in zip(states, group["params"], gs, hs, strict=True):
                 if g is None:
                     continue
                 if np.shape(g) != mean.shape:
@@ -330,7 +380,7 @@ class ReferenceArturo:
                 if not state:
                     state.update(_initial_state(group, mean.shape))
                 if group["lr"] > 0:
-                    taking.append((group, state, mean, np.asarray(g, dtype=np.float64)))
+                    taking.append((group, state, mean, np.asarray(g, dtype=np.float64), h))
         bound = max((_bound(group) for group, *_ in taking), default=0.0)
         known = [state for _, state, *_ in taking] or [state for states in self.state for state in states if state]
         previous: float | None = next((state["eta"] for state in known if state["step"] > 0), None)
@@ -339,12 +389,18 @@ class ReferenceArturo:
             return nothing
 
         # Fit the model.
-        skipped = sum(int(np.sum(~_observe(group, state, mean, g))) for group, state, mean, g in taking)
-        if skipped == sum(mean.size for _, _, mean, _ in taking):
+        skipped = 0
+        for group, state, mean, g, h in taking:
+            if group["surrogate"] == "kalman":
+                seen = _observe(group, state, mean, g)
+            else:
+                seen = _average(group, state, mean, g, None if group["surrogate"] == "adam" else np.asarray(h, np.float64))
+            skipped += int(np.sum(~seen))
+        if skipped == sum(mean.size for _, _, mean, *_ in taking):
             return nothing._replace(skipped=skipped)
 
         # Find the multiplier.
-        problem = [_quadratic(group, state, mean, bound) for group, state, mean, _ in taking]
+        problem = [_quadratic(group, state, mean, bound) for group, state, mean, *_ in taking]
         evaluations = 0
 
         def derivative(x: float) -> float:
@@ -361,7 +417,7 @@ class ReferenceArturo:
         kl = constraint(eta, problem)
 
         # Move.
-        for (group, state, mean, _), p in zip(taking, problem, strict=True):
+        for (group, state, mean, *_), p in zip(taking, problem, strict=True):
             mean[...] = (p.mu - p.step(eta)).reshape(mean.shape)
             Sigma = primal_covariance(p.prec, p.A, p.rho, p.lam, group["covariance_weight"])
             state.update(prec=_inverse(Sigma).reshape(mean.shape), eta=eta, step=state["step"] + 1)

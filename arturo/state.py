@@ -14,6 +14,7 @@ from arturo.kernels.batch import sum_dtype
 
 BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
+AVERAGED = ("prec", "a", "b", "grad_avg")  # of the surrogates that keep running averages
 HALF = (torch.float16, torch.bfloat16)
 LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
 PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096
@@ -35,7 +36,10 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     }
     rounded = group["state_dtype"] is not None
     dtype = group["state_dtype"] if rounded else buffer_dtype(p)
-    values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
+    if group["surrogate"] == "kalman":
+        values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
+    else:
+        values = dict(zip(AVERAGED, (prec, a_0, 0.0, 0.0), strict=True))
     for place, (name, value) in enumerate(values.items(), 1):
         state[name] = apart(real, dtype, place).fill_(value)
     if real.dtype in HALF:
@@ -45,7 +49,15 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
 
 def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """The buffers of one parameter's state, in the order of :class:`arturo.kernels.batch.Batch`: its keys tell the form."""
+    if "grad_avg" in entry:
+        return AVERAGED
     return ROUNDED if "P_slope" in entry else BUFFERS
+
+
+def batch_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same, six of them: averages stand in all three places of P."""
+    names = buffer_names(entry)
+    return names if len(names) == 6 else (*names, "grad_avg", "grad_avg")
 
 
 def buffer_dtype(param: Tensor) -> torch.dtype:

@@ -33,7 +33,8 @@ BAD = {
     "initial_curvature": [None, *NOT_NEGATIVE],
     "initial_variance": POSITIVE,
     "initial_filter_variance": POSITIVE,
-    "surrogate": ["Kalman", "kalman ", "", None, 3, ["kalman"], object],
+    "surrogate": ["Kalman", "kalman ", "", None, 3, ["kalman"], object, "function"],
+    "averaging": [0.9, (0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, NAN), ("0.9", 0.9), (0.9, 0.9, 0.9), {0.9, 0.99}],
     "dual": ["Newton", "bisect", "", None, 3, ["newton"]],
     "eta": NOT_NEGATIVE,
     "curvature_floor": NOT_NEGATIVE,
@@ -57,7 +58,8 @@ GOOD = {
     "initial_curvature": [0, 0.0, 2.0],
     "initial_variance": [None, 1e-6, 1],
     "initial_filter_variance": [None, 1e-6, 1],
-    "surrogate": ["kalman"],
+    "surrogate": ["kalman", "adam"],
+    "averaging": [None, (0.0, 0.0), (0.9, 0.99)],
     "dual": ["newton", "bisection"],
     "eta": [None, 0, 0.0, 2],
     "curvature_floor": [None, 0, 0.0, 0.1],
@@ -127,6 +129,14 @@ def test_no_curvature_and_no_prior_needs_an_initial_variance(params):
         with pytest.raises(ValueError, match=r"^Invalid initial_curvature value: 0.0 "):
             Arturo(params, initial_curvature=0.0, **off)
         Arturo(params, initial_curvature=0.0, initial_variance=0.01, **off)
+
+
+@pytest.mark.parametrize("surrogate", ["adam", "hessian", "ggn", "hutchinson", torch.zeros_like], ids=str)
+def test_rounded_state_is_for_the_filter(surrogate, params):
+    with pytest.raises(ValueError, match=r"^Invalid state_dtype value: torch.bfloat16 with surrogate="):
+        Arturo(params, surrogate=surrogate, state_dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^Invalid state_dtype value: torch.bfloat16 with surrogate="):
+        Arturo([{"params": params, "surrogate": surrogate}], state_dtype=torch.bfloat16)
 
 
 def test_foreach_and_fused_exclude_each_other(params):

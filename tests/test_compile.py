@@ -17,6 +17,7 @@ COMPILED = {
     "paper": PAPER,
     "fixed-eta": {"eta": 2.0},
     "tensor-lr": {"lr": torch.tensor(0.5), "weight_decay": 2.0},
+    "adam-surrogate": {"surrogate": "adam"},
 }
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

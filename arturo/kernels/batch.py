@@ -29,7 +29,8 @@ class Batch(NamedTuple):
     """Lists of equal length; ``mean`` is the parameter itself unless that is half precision.
 
     State in bfloat16 has ``P_slope`` and ``P_rest`` of :func:`arturo.surrogates.kalman.factored_update` in the place of
-    ``P_ab`` and ``P_bb``.
+    ``P_ab`` and ``P_bb``. A surrogate that keeps averages has no P, which ``probe`` and ``move`` do not read: its ``grad_avg``
+    is in the place of ``P_aa``, the diagonal it observes, if it does, in the place of ``P_ab`` (and of ``P_bb``).
     """
 
     constants: Constants

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from arturo.lab import show
-from arturo.lab.commands import calibrate, compare, fetch, listing, report, reproduce, train, tune, tune_report
+from arturo.lab.commands import calibrate, compare, eta, fetch, listing, report, reproduce, train, tune, tune_report
 from arturo.lab.errors import LabError
 
-COMMANDS = (train, compare, reproduce, calibrate, tune, tune_report, report, show, listing, fetch)
+COMMANDS = (train, compare, reproduce, calibrate, tune, tune_report, report, show, listing, fetch, eta)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,6 +35,7 @@ class EpochMetrics:
     seconds_optimizer: float = 0.0
     seconds_test: float = 0.0  # of the test, not a part of `seconds`
     images_per_second: float = 0.0  # in training
+    prediction_error: float | None = None  # arTuRO only: mean over the steps, see arturo.lab.prediction
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class StepMetrics:
     bound: float | None = None
     evaluations: int | None = None
     skipped: int | None = None  # gradient entries that counted as missing
+    prediction_error: float | None = None  # of the gradient, relative to its norm, before the step
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Epoch:
     eta_sum: float = 0.0
     evaluations: int = 0
     trust_region: bool = False  # whether any step had one
+    prediction_error_sum: float = 0.0
+    predictions: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by what was done
 
     def batches(self, size: int) -> Iterator[Tensor]:
@@ -80,7 +84,7 @@ class Epoch:
             torch.cuda.synchronize(device)
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
-    def add(self, loss: float, images: int, info: StepInfo | None) -> None:
+    def add(self, loss: float, images: int, info: StepInfo | None, prediction_error: float | None = None) -> None:
         """Count one step."""
         self.steps += 1
         self.images += images
@@ -90,6 +94,9 @@ class Epoch:
             self.kl_over_bound_sum += info.kl / info.bound if info.bound else 0.0  # lr = 0: nothing moves
             self.eta_sum += info.eta
             self.evaluations += info.evaluations
+        if prediction_error is not None:
+            self.prediction_error_sum += prediction_error
+            self.predictions += 1
 
     def metrics(self, test_loss: float, test_accuracy: float, seconds_before: float) -> EpochMetrics:
         """What it comes to. ``seconds_before`` were spent on the epochs before."""
@@ -111,6 +118,7 @@ class Epoch:
             seconds_optimizer=self.seconds.get("optimizer", 0.0),
             seconds_test=self.seconds.get("test", 0.0),
             images_per_second=self.images / seconds if seconds else 0.0,
+            prediction_error=self.prediction_error_sum / self.predictions if self.predictions else None,
         )
 
 

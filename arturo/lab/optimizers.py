@@ -10,14 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from arturo import PAPER, Arturo
-from arturo.lab import tuned
+from arturo.lab import curvature, tuned
 from arturo.lab.errors import ConfigError
 from arturo.lab.registry import Registry
 from arturo.lab.tasks import Schedule, constant
-from arturo.lab.tuned import Values
+from arturo.lab.tuned import ABLATIONS, Values
 
 Constructor = Callable[..., Optimizer]
 
@@ -35,6 +36,7 @@ class OptimizerEntry:
         from_images: arguments that follow from the number of training images.
         milestone_factor: factor on lr at each of the paper's milestones.
         schedule: instead of the task's.
+        instrument: told the network and its loss once, before the first step.
         around_gradient: entered before the forward pass, left after the backward pass.
         create_graph: whether ``backward`` must leave a graph to differentiate again.
         mode: told True before training and False before testing.
@@ -52,6 +54,7 @@ class OptimizerEntry:
     from_images: Callable[[int], Values] = lambda images: {}
     milestone_factor: float = 0.1
     schedule: Schedule | None = None
+    instrument: Callable[[nn.Module, nn.Module], None] = lambda network, loss: None
     around_gradient: Callable[[Any], AbstractContextManager[Any]] = lambda optimizer: nullcontext()
     create_graph: bool = False
     mode: Callable[[Any, bool], None] = lambda optimizer, training: None
@@ -88,7 +91,22 @@ def _switch(optimizer: Any, training: bool) -> None:
     optimizer.train() if training else optimizer.eval()
 
 
+def exact(name: str) -> dict[str, Any]:
+    """What an entry needs for BackPACK's diagonal of the Hessian ("hessian") or of the Gauss-Newton matrix ("ggn")."""
+    return {"instrument": curvature.extend, "around_gradient": lambda optimizer: curvature.diagonal_in_backward(name)}
+
+
+TWICE: dict[str, Any] = {"around_gradient": lambda optimizer: _expected_cycle(), "create_graph": True}  # to differentiate again
 ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
+
+
+TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}
+
+
+def ablation(label: str, about: str, values: Values, tuned: Mapping[str, Values], **needs: Any) -> OptimizerEntry:
+    """arTuRO with something in it replaced."""
+    return OptimizerEntry(label, about, lambda: Arturo, values, tuned, milestone_factor=ROOT, **needs)
+
 
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(
     "optimizer",
@@ -96,7 +114,9 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         "sgd": OptimizerEntry(
             "SGD", "lr 0.1, momentum 0.9; tuned in the paper", lambda: SGD, {"lr": 0.1, "momentum": 0.9}, tuned.SGD
         ),
-        "adam": OptimizerEntry("Adam", "lr 1e-3; tuned in the paper", lambda: Adam, {"lr": 1e-3}, tuned.ADAM),
+        "adam": OptimizerEntry(
+            "Adam", "lr 1e-3; tuned in the paper", lambda: Adam, {"lr": 1e-3}, {**tuned.ADAM, **ABLATIONS["adam"]}
+        ),
         "adamw": OptimizerEntry(
             "AdamW",
             "lr 1e-3, weight decay 1e-2; tuned in the paper",
@@ -104,14 +124,43 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             {"lr": 1e-3, "weight_decay": 1e-2},
             tuned.ADAMW,
         ),
-        "arturo": OptimizerEntry(
-            "arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, tuned.ARTURO, milestone_factor=ROOT
-        ),
+        "arturo": OptimizerEntry("arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, TUNED, milestone_factor=ROOT),
         "arturo-paper": OptimizerEntry(
-            "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, tuned.ARTURO, milestone_factor=ROOT
+            "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, TUNED, milestone_factor=ROOT
         ),
         "arturo-default": OptimizerEntry(
             "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT
+        ),
+        # The paper's ablations, and what it leaves out of them.
+        "arturo-fixed-eta": ablation(
+            "arTuRO (fixed η)",
+            "a constant multiplier instead of the trust region; `arturo eta` proposes one",
+            {"eta": 1.0},
+            ABLATIONS["arturo-fixed-eta"],
+        ),
+        "arturo-adam": ablation(
+            "arTuRO (Adam's moments)", "surrogate from Adam's moments", {"surrogate": "adam"}, ABLATIONS["arturo-adam"]
+        ),
+        "arturo-hessian": ablation(
+            "arTuRO (Hessian)",
+            "surrogate from the exact Hessian diagonal; package BackPACK",
+            {"surrogate": "hessian"},
+            ABLATIONS["arturo-hessian"],
+            **exact("hessian"),
+        ),
+        "arturo-ggn": ablation(
+            "arTuRO (GGN)",
+            "surrogate from the exact Gauss-Newton diagonal; package BackPACK",
+            {"surrogate": "ggn"},
+            ABLATIONS["arturo-hessian"],
+            **exact("ggn"),
+        ),
+        "arturo-hutchinson": ablation(
+            "arTuRO (Hutchinson)",
+            "surrogate from Hutchinson's estimate of the Hessian diagonal",
+            {"surrogate": "hutchinson"},
+            ABLATIONS["arturo-hutchinson"],
+            **TWICE,
         ),
         # Peers, with the values their authors recommend to start from. Nobody tuned them on these tasks.
         "ivon": OptimizerEntry(
@@ -126,12 +175,18 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "adahessian": OptimizerEntry(
             "AdaHessian",
-            "lr 0.15; package pytorch-optimizer",
+            "lr 0.15, eps 1e-4; package pytorch-optimizer",
             peer("pytorch_optimizer", "AdaHessian"),
-            {"lr": 0.15},
-            around_gradient=lambda optimizer: _expected_cycle(),
-            create_graph=True,
+            {"lr": 0.15, "eps": 1e-4},
             draws=True,
+            **TWICE,
+        ),
+        "adahessian-hessian": OptimizerEntry(
+            "AdaHessian (Hessian)",
+            "lr 0.15, eps 1e-4, the exact diagonal; also package BackPACK",
+            curvature.with_exact_diagonal(peer("pytorch_optimizer", "AdaHessian")),
+            {"lr": 0.15, "eps": 1e-4},
+            **exact("hessian"),
         ),
         "schedulefree-adamw": OptimizerEntry(
             "schedule-free AdamW",

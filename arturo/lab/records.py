@@ -104,6 +104,12 @@ def read_run(folder: Path) -> Record:
     return Record(folder, config, environment, rows, result, result.get("status", "unfinished"))
 
 
+def read_steps(folder: Path) -> list[dict[str, Any]]:
+    """The rows of ``steps.jsonl``, none if it is not there; a last one that was being written is left out."""
+    raw = (folder / "steps.jsonl").read_bytes() if (folder / "steps.jsonl").exists() else b""
+    return parse_rows(raw[: raw.rfind(b"\n") + 1], "steps.jsonl")
+
+
 def epoch_rows(raw: bytes, name: str) -> list[dict[str, Any]]:
     """The rows in ``raw``, which must be epoch 1, 2, and so on. ``name`` is the file's, for the error."""
     rows = parse_rows(raw, name)

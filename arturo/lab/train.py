@@ -21,6 +21,7 @@ from arturo.lab.data import ImageData
 from arturo.lab.epoch import Epoch, EpochMetrics, StepMetrics
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.prediction import prediction_error
 from arturo.lab.run import RunFolder
 from arturo.lab.settings import as_arguments
 from arturo.lab.tasks import TASKS
@@ -66,7 +67,8 @@ def train(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.threads or task.threads):
         torch.manual_seed(config.seed)  # initial weights, then dropout
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
-        model = task.model().to(device)
+        model, criterion = task.model().to(device), nn.CrossEntropyLoss()
+        entry.instrument(model, criterion)
         network = torch.compile(model) if config.compile else model
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
         scheduler = LambdaLR(optimizer, lambda step: schedule(step / (steps * config.epochs), entry.milestone_factor))
@@ -92,21 +94,23 @@ def train(
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
                         with epoch.timed("forward", device), precision(config.amp, device):
-                            loss = cross_entropy(network(inputs), labels)
+                            loss = criterion(network(inputs), labels)
                         with epoch.timed("backward", device):
                             loss.backward(create_graph=entry.create_graph)
                     value = loss.item()
                     diverged = not math.isfinite(value)
-                    lr = float(optimizer.param_groups[0]["lr"])
-                    if not diverged:
-                        with epoch.timed("optimizer", device):
-                            optimizer.step()
-                            scheduler.step()
+                lr = float(optimizer.param_groups[0]["lr"])
+                error = prediction_error(optimizer) if isinstance(optimizer, Arturo) and not diverged else None
+                if not diverged:
+                    with epoch.timed("step", device), epoch.timed("optimizer", device):
+                        optimizer.step()
+                        scheduler.step()
 
                 info = optimizer.last_step if isinstance(optimizer, Arturo) and not diverged else None
-                epoch.add(value, len(batch), info)
+                epoch.add(value, len(batch), info, error)
                 trust_region = {} if info is None else {k: v for k, v in info._asdict().items() if k != "active"}
-                step = StepMetrics((epoch.number - 1) * steps + epoch.steps, epoch.number, value, lr, **trust_region)
+                number = (epoch.number - 1) * steps + epoch.steps
+                step = StepMetrics(number, epoch.number, value, lr, **trust_region, prediction_error=error)
                 if run is not None:
                     run.write_step(step)
                 on_step(step)

@@ -64,3 +64,16 @@ ARTURO: dict[str, Values] = {
     "cifar100-cnn": _CIFAR_CNN,
     "cifar100-resnet34": _arturo(0.007233730017485263, 1.676769985136136, 4.822031633849579, 0.009778753916444217, 0.0),
 }
+
+# Not the paper's, which prints no values for its ablations: ours, as docs/ablations.md tells. By optimizer, then task.
+ABLATIONS: dict[str, dict[str, Values]] = {
+    "adam": {"fmnist-small-cnn": {"lr": 0.01}},
+    "arturo": {"fmnist-small-cnn": {"kl_bound": 0.3}},
+    "arturo-fixed-eta": {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}, "fmnist-small-cnn": {"kl_bound": 0.3, "eta": 1.45417}},
+    "arturo-adam": {
+        "fmnist-cnn": {**_FMNIST, "kl_bound": 0.001, "averaging": ADAM["fmnist-cnn"]["betas"]},
+        "fmnist-small-cnn": {"kl_bound": 0.1},
+    },
+    "arturo-hessian": {"fmnist-small-cnn": {"kl_bound": 0.1}},
+    "arturo-hutchinson": {"fmnist-small-cnn": {"kl_bound": 0.1}},
+}

@@ -14,6 +14,7 @@ SMALL = {
     models.digits_mlp: ((1, 8, 8), 26_122),
     models.digits_cnn: ((1, 8, 8), 13_706),
     models.fashion_mnist_cnn: ((1, 28, 28), 390_410),
+    models.fashion_mnist_small_cnn: ((1, 28, 28), 14_410),
     models.cifar_cnn: ((3, 32, 32), 653_386),
 }
 

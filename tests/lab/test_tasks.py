@@ -22,8 +22,8 @@ PAPERS_TASKS = {
 }
 
 
-def test_eight_tasks() -> None:
-    assert list(TASKS) == ["digits-mlp", "digits-cnn", *PAPERS_TASKS]
+def test_nine_tasks() -> None:
+    assert list(TASKS) == ["digits-mlp", "digits-cnn", "fmnist-small-cnn", *PAPERS_TASKS]
 
 
 @pytest.mark.parametrize("name", PAPERS_TASKS)

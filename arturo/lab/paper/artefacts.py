@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from arturo.lab.config import RunConfig
 from arturo.lab.paper import published
+from arturo.lab.paper.ablation import ablation
 from arturo.lab.paper.accuracy import accuracy_table
 from arturo.lab.paper.curves import curves
 from arturo.lab.paper.document import Content
@@ -59,6 +60,18 @@ ARTEFACTS: Registry[Artefact] = Registry(
             "Test accuracy over epochs (fig:results, fig:add_test_acc)", curves("test_accuracy", "test accuracy [%]", 100, 2)
         ),
         "train-loss": Artefact("Train loss over epochs (fig:train_loss)", curves("train_loss", "train loss [nats]", 1, 4)),
+        "trust-region-ablation": Artefact(
+            "The trust region and the surrogate (fig:ablation, left)",
+            ablation,
+            ("fmnist-cnn", "fmnist-small-cnn"),
+            ("arturo", "arturo-paper", "arturo-fixed-eta", "arturo-adam"),
+        ),
+        "hessian-ablation": Artefact(
+            "The surrogate against the exact Hessian diagonal (fig:ablation, right)",
+            ablation,
+            ("fmnist-small-cnn",),
+            ("adam", "adahessian", "adahessian-hessian", "arturo", "arturo-adam", "arturo-hutchinson", "arturo-hessian"),
+        ),
         "timing": Artefact("Time per training epoch (tab:timing)", timing_table, timing=True),
     },
 )

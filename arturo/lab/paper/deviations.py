@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from arturo.lab.config import RunConfig
 from arturo.lab.datasets import DATA
+from arturo.lab.optimizers import OPTIMIZERS, PAPERS
 from arturo.lab.paper import published
 from arturo.lab.tasks import TASKS
 from arturo.lab.wording import count
@@ -38,16 +39,19 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
         )
     elif seeds != published.SEEDS:
         result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
-    if shortened and not timing:
+    optimizers = {config.optimizer for config in configs}
+    tasks = {config.task for config in configs}
+    if shortened and not timing and tasks & set(published.TASKS):
         result.append(
             "The hyperparameters are the paper's, tuned for its whole trainings and not again for these short ones. The "
             "learning rate falls at the same shares of a training, 1/2 and 3/4."
         )
-    optimizers = {config.optimizer for config in configs}
-    tasks = {config.task for config in configs}
+    own = [entry.label for name, entry in OPTIMIZERS.items() if name in optimizers and name not in PAPERS]
+    if own:
+        result.append(f"The values of {', '.join(own)} are ours, as the paper prints none (docs/ablations.md).")
     if "arturo" in optimizers:
         result.append("arTuRO is our exact form (dual solved, settled start); arTuRO (paper) is the published one.")
-    if "adam" in optimizers and not timing:
+    if "adam" in optimizers and not timing and tasks & set(published.TASKS):
         result.append("Adam uses the weight decay of the paper's table; the authors' own runs passed none.")
     if "fmnist-resnet18" in tasks and not timing:
         result.append("fmnist-resnet18: 120 epochs are the authors' configuration; the paper's text says 160.")

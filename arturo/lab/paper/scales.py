@@ -56,7 +56,7 @@ SCALES: Registry[Scale] = Registry(
     {
         "full": Scale(
             "the paper's protocol: all images, all epochs, ten seeds; weeks on a CPU",
-            tasks=dict.fromkeys(published.TASKS, Share()),
+            tasks=dict.fromkeys((*published.TASKS, "fmnist-small-cnn"), Share()),
             seeds=range(published.SEEDS),
             timing=dict.fromkeys(published.TASKS, Share(epochs=4)),
             rounds=3,
@@ -68,6 +68,7 @@ SCALES: Registry[Scale] = Registry(
                 "cifar10-cnn": Share(epochs=4, subset=10_000),
                 "cifar100-cnn": Share(epochs=4, subset=10_000),
                 "fmnist-resnet18": Share(epochs=4, subset=5_500),
+                "fmnist-small-cnn": Share(epochs=4, subset=5_100),
             },
             seeds=range(3),
             timing={  # whole batches of 255: 20 for the small networks, 5 for the large ones

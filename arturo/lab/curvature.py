@@ -1,0 +1,70 @@
+"""Exact diagonals of the Hessian in the training loop: BackPACK (extra ``[hessian]``), for the optimizers that want them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from arturo.lab.errors import ConfigError
+from arturo.surrogates.diagonals import ATTRIBUTES, left_by_backpack
+
+
+def extend(*modules: nn.Module) -> None:
+    """Let BackPACK follow a network and its loss. Their numbers and state dicts stay what they are."""
+    for module in modules:
+        _backpack().extend(module)
+
+
+@contextmanager
+def diagonal_in_backward(name: str) -> Iterator[None]:
+    """Inside, ``backward`` leaves the diagonal that ``surrogate=name`` reads at every parameter.
+
+    A layer for which BackPACK has no rule (BatchNorm, a residual sum) is a ConfigError that says what to use instead.
+    """
+    extension = getattr(_backpack().extensions, ATTRIBUTES[name][1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")  # images need no gradient
+        try:
+            with _backpack().backpack(extension()):
+                yield
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"optimizer: it needs BackPACK's exact diagonal, which has no rule for a layer of this network ({error}). "
+                "BatchNorm and residual sums are such layers. Use arturo-hutchinson or adahessian, which estimate it"
+            ) from error
+
+
+def _backpack() -> Any:
+    try:
+        importlib.import_module("backpack.extensions")
+        return importlib.import_module("backpack")
+    except ImportError as error:
+        raise ConfigError(
+            f"optimizer: exact Hessian diagonals come from BackPACK: pip install 'arturo[hessian]' ({error})"
+        ) from error
+
+
+def with_exact_diagonal(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:
+    """pytorch-optimizer's AdaHessian, fed with BackPACK's diagonal in the place of Hutchinson's estimate."""
+
+    @functools.cache
+    def made() -> Callable[..., Optimizer]:
+        base: Any = load()
+
+        class ExactAdaHessian(base):  # type: ignore[misc]
+            """The rest of the algorithm is untouched, as in the paper's ablation."""
+
+            def step(self, closure: Any = None) -> Any:
+                params = [p for group in self.param_groups for p in group["params"]]
+                return super().step(closure, hessian=[h.detach() for h in left_by_backpack(params, "hessian")])
+
+        return ExactAdaHessian
+
+    return made

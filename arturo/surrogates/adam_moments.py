@@ -1,0 +1,28 @@
+r"""The surrogate from Adam's moments (the paper's ablation of the trust region, ``fig:ablation``).
+
+With :math:`\hat m_t` and :math:`\hat v_t`, Adam's running averages of the gradient and of its square after bias correction,
+
+.. math:: a_t = \sqrt{\hat v_t}, \qquad b_t = \hat m_t - a_t \mu_t
+
+so that the model's gradient at the mean is :math:`\hat m_t` and its curvature the one that Adam's step
+:math:`\hat m_t / \sqrt{\hat v_t}` divides by. (A root of squared gradients is no second derivative: its unit is L/θ. That is
+what the ablation is about.)
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from arturo.surrogates.averages import averaged
+
+
+def moments_update(a: Tensor, grad_avg: Tensor, g: Tensor, seen: Tensor, w_g: Tensor, w_h: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The new ``a`` and ``grad_avg`` :math:`= \hat m_t`; :math:`\hat v_{t-1}` is :math:`a^2` and needs no buffer.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1)
+        >>> moments_update(one, one, -3 * one, torch.tensor([True]), torch.tensor(0.5), torch.tensor(1.0))
+        (tensor([3.]), tensor([-1.]))
+    """
+    return averaged(a.square(), g.square(), seen, w_h).sqrt(), averaged(grad_avg, g, seen, w_g)

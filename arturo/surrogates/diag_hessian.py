@@ -1,0 +1,28 @@
+r"""The surrogate from a diagonal of the Hessian (the paper's second ablation, ``fig:ablation``).
+
+With running averages of the diagonal :math:`h` and of the gradient, both after bias correction,
+
+.. math:: a_t = \hat h_t, \qquad b_t = \hat g_t - a_t \mu_t
+
+Which diagonal that is, of the Hessian or of the Gauss-Newton matrix, exact or estimated: :mod:`arturo.surrogates.diagonals`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from arturo.surrogates.averages import averaged
+
+
+def diagonal_update(
+    a: Tensor, grad_avg: Tensor, g: Tensor, h: Tensor, seen: Tensor, w_g: Tensor, w_h: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""The new ``a`` :math:`= \hat h_t` and ``grad_avg`` :math:`= \hat g_t`.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1)
+        >>> diagonal_update(one, one, -3 * one, 5 * one, torch.tensor([True]), torch.tensor(0.5), torch.tensor(0.25))
+        (tensor([2.]), tensor([-1.]))
+    """
+    return averaged(a, h, seen, w_h), averaged(grad_avg, g, seen, w_g)
