@@ -15,6 +15,7 @@ from arturo.lab import settings as optimizer_settings
 from arturo.lab.datasets import DATA
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.parallel import PARALLEL
 from arturo.lab.registry import unknown
 from arturo.lab.settings import Settings
 from arturo.lab.tasks import TASKS
@@ -49,6 +50,7 @@ class RunConfig:
     threads: int | None = None  # None: the task's, else torch's choice
     amp: str | None = None  # "bf16": forward pass and loss under autocast
     compile: bool = False  # the network through torch.compile
+    parallel: str | None = None  # how several processes share the work; None: there is one
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
@@ -65,6 +67,8 @@ class RunConfig:
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         if self.amp is not None and self.amp not in AMP:
             raise unknown("amp", str(self.amp), AMP)
+        if self.parallel is not None and self.parallel not in PARALLEL:
+            raise unknown("parallel", str(self.parallel), PARALLEL)
         if not isinstance(self.compile, bool):
             raise ConfigError(f"compile: must be true or false, got {self.compile!r}")
         try:
@@ -87,6 +91,7 @@ class RunConfig:
         threads: int | None = None,
         amp: str | None = None,
         compile: bool = False,
+        parallel: str | None = None,
     ) -> RunConfig:
         """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
         default = TASKS[task]
@@ -103,6 +108,7 @@ class RunConfig:
             threads,
             amp,
             compile,
+            parallel,
         )
 
     @classmethod
@@ -126,7 +132,10 @@ class RunConfig:
         Those are as good as not given. A package that gains an option does not make every stored run another one.
         """
         settings = {name: value for name, value in self.settings.items() if value is not None and value is not False}
-        return {**self.to_json(), "settings": settings}
+        values = {**self.to_json(), "settings": settings}
+        if self.parallel is None:  # as before there was a choice
+            del values["parallel"]
+        return values
 
     @property
     def key(self) -> str:

@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))  # spawned processes import the cases by name
 Plan = dict[int, dict[str, Callable[[int, int], None]]]
-SECONDS = 60  # a process that waits longer for the others than this gives up
+SECONDS = 600  # a process that waits longer for the others than this gives up; they may be at other cases meanwhile
 
 
 def _process(rank: int, folder: str, plan: Plan) -> None:
     """All of one process: for each number of processes that it is one of, the cases."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", ARTURO_TEST_FOLDER=folder)
     torch.set_num_threads(1)
     for world, cases in plan.items():
         if rank >= world:

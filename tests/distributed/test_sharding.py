@@ -1,9 +1,10 @@
-"""arturo.sharding on several processes, gloo on loopback. What runs in them: equality.py and corners.py."""
+"""arturo.sharding on several processes, gloo on loopback. What runs in them: equality.py, corners.py, checkpoints.py."""
 
 from __future__ import annotations
 
 import functools
 
+import checkpoints
 import corners
 import equality
 import pytest
@@ -13,8 +14,7 @@ OPTIONS = ("default", "everything", "everything-capturable")
 CORNERS = {
     **{
         f"given-eta-{kernel}-{dtype}": functools.partial(corners.given_eta, kernel=kernel, state_dtype=dtype)
-        for kernel in corners.KERNELS
-        for dtype in (None, torch.bfloat16)
+        for kernel, dtype in [("native", None), *((kernel, torch.bfloat16) for kernel in corners.KERNELS)]
     },
     **{f"solved-{name}": functools.partial(corners.solved, options=options) for name, options in corners.SOLVED.items()},
     **{
@@ -25,21 +25,28 @@ CORNERS = {
 }
 CASES = {
     2: {
-        **{f"ddp-{x}": functools.partial(equality.ddp, options=x) for x in OPTIONS},
+        **{f"ddp-{x}": functools.partial(equality.ddp, options=x) for x in OPTIONS[1:]},
         **{f"fsdp2-{x}": functools.partial(equality.fsdp2, options=x) for x in OPTIONS},
         **{f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x) for x in ("mixed", "mixed-capturable")},
         "partial": corners.partial_gradients,
+        **{f"save-{x}": functools.partial(checkpoints.save, **form) for x, form in checkpoints.FORMS.items()},
         **CORNERS,
     },
+    1: {
+        f"load-{x}-{'sharded' if sharded else 'plain'}": functools.partial(checkpoints.load, **form, sharded=sharded)
+        for x, form in checkpoints.FORMS.items()
+        for sharded in (True, False)
+    },
     3: {
+        **{f"load-{x}": functools.partial(checkpoints.load, **form) for x, form in checkpoints.FORMS.items()},
         "ddp-everything": functools.partial(equality.ddp, options="everything"),
         "fsdp2-everything": functools.partial(equality.fsdp2, options="everything"),
-        **{name: case for name, case in CORNERS.items() if name.startswith(("absent", "counted", "solved"))},
+        **{name: case for name, case in CORNERS.items() if name.startswith(("absent-host", "counted-host", "solved-unset", "solved-capt"))},
     },
     4: {
-        **{f"hsdp-{x}": functools.partial(equality.hsdp, options=x) for x in OPTIONS},
+        **{f"hsdp-{x}": functools.partial(equality.hsdp, options=x) for x in OPTIONS[1:]},
         "fsdp2-and-tensor-parallel": functools.partial(equality.both, options="mixed"),
-        **{name: case for name, case in CORNERS.items() if not name.startswith("solved-")},
+        **{name: case for name, case in CORNERS.items() if name.startswith(("given-eta-native", "groups", "absent", "counted-device"))},
     },
 }
 

@@ -6,22 +6,25 @@ import argparse
 import math
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
-from arturo.lab import data, loggers, settings
+from arturo.lab import data, loggers, parallel, settings
 from arturo.lab.commands.arguments import add_command, add_data
 from arturo.lab.commands.fetch import fetch
 from arturo.lab.config import RunConfig
 from arturo.lab.datasets import DATA
 from arturo.lab.display import TrainingDisplay
 from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.errors import ConfigError, LabError, RunError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.loggers import LOGGERS, Logger
+from arturo.lab.parallel import Processes
 from arturo.lab.run import RunFolder, load_run, open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available, train
@@ -38,6 +41,7 @@ def add(commands: Any) -> None:
         arturo train cifar10-cnn --epochs 8 --subset 10000 --download
         arturo train fmnist-resnet18 --optimizer sgd --checkpoint-seconds 600 --log tensorboard
         arturo train fmnist-resnet18 --optimizer sgd --resume
+        torchrun --nproc-per-node 2 -m arturo.lab train cifar10-resnet34 --parallel fsdp2
         """,
     )
     sub.add_argument("task", metavar="TASK", help="one of `arturo list`")
@@ -65,6 +69,12 @@ def add(commands: Any) -> None:
     machine.add_argument("--amp", metavar="TYPE", help="bf16: forward pass and loss in bfloat16 where torch holds it safe")
     machine.add_argument("--compile", action="store_true", help="the network through torch.compile")
 
+    machine.add_argument(
+        "--parallel",
+        metavar="HOW",
+        help="under torchrun: ddp (all weights in every process) or fsdp2 (weights and state shared out)",
+    )
+
     files = sub.add_argument_group("data and records")
     add_data(files)
     files.add_argument("--download", action="store_true", help="fetch the data if it is not found")
@@ -76,7 +86,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    console = Console()
     config = RunConfig.for_task(
         arguments.task,
         arguments.optimizer,
@@ -89,10 +98,42 @@ def run(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         amp=arguments.amp,
         compile=arguments.compile,
+        parallel=arguments.parallel,
     )
     if arguments.checkpoint_seconds is not None and not arguments.checkpoint_seconds > 0:
         raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {arguments.checkpoint_seconds}")
     loggers.check(arguments.log)
+    parallel.check(config.parallel)
+    with parallel.joined(config.parallel, torch.device(config.device)) as processes:
+        if not processes.first:
+            return follow(config, arguments, processes)
+        told: list[bool] = []
+
+        def tell(go: bool) -> None:
+            told.append(processes.share(go))
+
+        try:
+            return lead(config, arguments, processes, tell)
+        except LabError:
+            if not told:
+                tell(False)
+            raise
+
+
+def follow(config: RunConfig, arguments: argparse.Namespace, processes: Processes) -> int:
+    """Another process than the first: train along, in silence."""
+    if processes.share(None):
+        with interruptible() as stop:
+            try:
+                train(config, data.load(TASKS[config.task].data, arguments.data_dir), stop=stop, processes=processes)
+            except KeyboardInterrupt:
+                return stop.exit_code
+    return 0
+
+
+def lead(config: RunConfig, arguments: argparse.Namespace, processes: Processes, tell: Callable[[bool], None]) -> int:
+    """The first process, mostly the only one; it tells the others once whether there is anything to do."""
+    console = Console()
     name = TASKS[config.task].data
     if arguments.download and data.find(name, arguments.data_dir)[0] is None:
         fetch(name, arguments.data_dir, arguments.mirror, console)
@@ -101,6 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with interruptible() as stop, open_run(arguments.out, config, arguments.checkpoint_seconds) as folder:
         if folder.result is not None:
+            tell(False)
             console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
             say_result(folder, console)
             return 0
@@ -111,9 +153,11 @@ def run(arguments: argparse.Namespace) -> int:
                 "or remove the folder to start again"
             )
         try:
-            status = watched(config, loaded, folder, arguments.log, stop, console)
+            tell(True)
+            status = watched(config, loaded, folder, arguments.log, stop, console, processes)
         except KeyboardInterrupt:
-            command = shlex.join(["arturo", *arguments.argv, *([] if arguments.resume else ["--resume"])])
+            program = ["arturo"] if processes.world == 1 else ["torchrun", "...", "-m", "arturo.lab"]
+            command = shlex.join([*program, *arguments.argv, *([] if arguments.resume else ["--resume"])])
             print(f"arturo: interrupted; to go on: {command}", file=sys.stderr)
             return stop.exit_code
         if status == "diverged":
@@ -122,7 +166,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: list[str], stop: Any, console: Console) -> str:
+def watched(
+    config: RunConfig,
+    loaded: data.ImageData,
+    folder: RunFolder,
+    log: list[str],
+    stop: Any,
+    console: Console,
+    processes: Processes,
+) -> str:
     """Train, with the display and the loggers looking on. The result's status."""
     done = len(load_run(folder.path).metrics) if folder.started else 0
     steps = math.ceil((config.subset or DATA[TASKS[config.task].data].train_images) / config.batch_size)
@@ -145,7 +197,7 @@ def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: l
             for watcher in watching:
                 watcher.on_epoch(metrics)
 
-        train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
+        train(config, loaded, on_epoch, on_step, run=folder, stop=stop, processes=processes)
         assert folder.result is not None
         status = str(folder.result["status"])
     return status
