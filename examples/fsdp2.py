@@ -2,6 +2,7 @@
 
 torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py
 
+(With --standalone, restarts on gloo need TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment: torch 2.13 hangs otherwise.)
 Nothing changes for the optimizer: its parameters are DTensors, it works on the shards that lie here, and only sums travel.
 The trust region is one for the whole model. Run it again, with another number of processes if you like: it goes on from the
 last checkpoint.
