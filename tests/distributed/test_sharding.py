@@ -1,4 +1,4 @@
-"""arturo.sharding on several processes, gloo on loopback. What runs in them: equality.py, corners.py, checkpoints.py."""
+"""arturo.sharding on several processes, gloo on loopback. What runs in them: equality.py, corners.py, checkpoints.py, laboratory.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import checkpoints
 import corners
 import equality
+import laboratory
 import pytest
 import torch
 
@@ -29,6 +30,10 @@ CASES = {
         **{f"fsdp2-{x}": functools.partial(equality.fsdp2, options=x) for x in OPTIONS},
         **{f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x) for x in ("mixed", "mixed-capturable")},
         "partial": corners.partial_gradients,
+        **{
+            f"laboratory-{parallel}-{x}": functools.partial(laboratory.interrupted_and_resumed, parallel=parallel, optimizer=x)
+            for parallel, x in (("ddp", "arturo"), ("fsdp2", "arturo"), ("fsdp2", "adamw"))
+        },
         **{f"save-{x}": functools.partial(checkpoints.save, **form) for x, form in checkpoints.FORMS.items()},
         **CORNERS,
     },
