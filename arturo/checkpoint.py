@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo import sharding
 from arturo.state import AVERAGED, BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
@@ -27,6 +28,9 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
     "weight_lr_power": "ScheduleFree",
     "betas": "an optimizer of Adam's family",
 }
+
+
+PLAIN = ("step", "eta")  # under every parameter, the same on every process
 
 
 class Sealed:
@@ -49,8 +53,15 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
     return {**state_dict, "state": state}
 
 
+@torch.no_grad()
 def unseal(param: Tensor, entry: dict[str, Any]) -> None:
     """Open the tensors of one parameter's state, on its device; buffers in their own dtype, in place of ``entry``."""
+    if sharding.is_sharded(param):
+        here = {name: Sealed(_shard(param, name, x.tensor)) if isinstance(x, Sealed) else x for name, x in entry.items()}
+        unseal(sharding.to_local(param), here)
+        entry.clear()
+        entry.update({name: x if name in PLAIN else sharding.like(x, param) for name, x in here.items()})
+        return
     names = buffer_names(entry)
     own = {name: torch.bfloat16 if names is ROUNDED else buffer_dtype(param) for name in names}
     own["mean"] = buffer_dtype(param)
@@ -64,6 +75,18 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
         entry.pop("mean", None)
     elif "mean" not in entry and "prec" in entry:
         entry["mean"] = real.to(torch.float32)
+
+
+def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
+    """The part of a loaded tensor that belongs here."""
+    if name in PLAIN:
+        return sharding.to_local(tensor)
+    if not sharding.is_sharded(tensor):
+        raise ValueError(
+            f"state {name!r} of shape {tuple(tensor.shape)} is a plain tensor, its parameter of shape {tuple(param.shape)} a "
+            "DTensor: load whole state with torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which shards it"
+        )
+    return sharding.to_local(tensor.redistribute(param.device_mesh, param.placements))  # type: ignore[operator, attr-defined]
 
 
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:

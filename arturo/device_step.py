@@ -14,36 +14,41 @@ from torch import Tensor
 
 from arturo import dual
 from arturo.kernels import Kernel
+from arturo.sharding import Shards
 from arturo.step import SMALLEST_SHARE, Slot, bounds
 from arturo.trust_region import Scalar, constraint
 
 
-def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Tensor) -> None:
-    """Step all slots and write eta, kl, bound, evaluations, active, skipped into ``info``."""
+def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Tensor, shards: Shards | None = None) -> None:
+    """Step all slots and write eta, kl, bound, evaluations, active, skipped into ``info``; ``shards`` add up over processes."""
     device, dtype = info.device, info.dtype
-    live = [slot for slot in slots if slot.param and not _is_zero(slot.group["lr"])]
+    live = [slot for slot in slots if (slot.param or shards is not None) and not _is_zero(slot.group["lr"])]
     if not live:
         kept = [eta for slot in slots for eta in slot.eta][:1]
         info.zero_()
         info[:1].copy_(torch.stack(kept) if kept else info[:1])
         return
     lrs = [_lr(slot.group["lr"], device, dtype) for slot in live]
-    each = [torch.as_tensor(e, device=device, dtype=dtype) for e in bounds(live, lrs)]
+    previous, fresh = _previous(live, info)
+    sizes: list[Scalar] = [slot.size for slot in live]
+    there: list[Tensor] = []
+    if shards is not None:
+        sizes, there, previous, fresh = _agree(shards, live, previous, fresh)
+    each = [torch.as_tensor(e, device=device, dtype=dtype) for e in bounds(live, lrs, sizes)]
+    if there:  # a group without a gradient anywhere has no say
+        each = [torch.where(anywhere > 0, e, 0.0) for e, anywhere in zip(each, there, strict=True)]
     largest = torch.stack(each).amax()
     bound = torch.where(largest > 0, largest, 1.0)
-    began = torch.stack([step.to(device) for slot in live for step in slot.step]) > 0
-    etas = torch.stack([eta.to(device) for slot in live for eta in slot.eta])
-    previous = etas.gather(0, began.int().argmax(0, keepdim=True)).squeeze(0).to(dtype)  # etas[index] would read the index
-    fresh = ~began.any()
     rule, fixed = slots[0].group["dual"], slots[0].group["eta"]  # global: the first group speaks for all
 
     batches, size = [], torch.zeros((), device=device, dtype=dtype)
-    for slot, lr, e in zip(live, lrs, each, strict=True):
+    for slot, lr, e, n in zip(live, lrs, each, sizes, strict=True):
         share = e / bound
         share = torch.where(share >= SMALLEST_SHARE, share, 0.0)
-        batch, kernel = slot.batch(lr, e, slot.step), kernel_of(slot)
-        batches.append((kernel, kernel.prepare(batch), share, batch.alive))
-        size = size + sum(p.numel() for p in slot.param) * (lr > 0)
+        kernel = kernel_of(slot)
+        for batch, counted in slot.batches(lr, e, slot.step):
+            batches.append((kernel, kernel.prepare(batch), share, batch.alive, counted))
+        size = size + n * (lr > 0)
 
     missing = torch.zeros((), device=device, dtype=dtype)
 
@@ -54,15 +59,20 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if limit is not None:
             w = torch.where(limit, 1.0, w)
         tables: list[Tensor] = []
-        for kernel, batch, share, alive in batches:
+        for kernel, batch, share, alive, counted in batches:
             s_w, eta_w = _units(share, eta, w, limit)
             rows = (kernel.observe if observe else kernel.probe)(batch, s_w, eta_w)
+            if not counted:
+                continue
             table = rows.to(device)
             tables.append(share * table[:, :3])
             if observe:
                 count = table[:, 3].sum()
                 missing = missing + (count if alive is None else count * alive)
-        sums = _sum_in_order(tables)
+        sums = _sum_in_order(tables) if tables else info.new_zeros(3)
+        if shards is not None:
+            sums = shards.total(torch.cat([sums, missing.unsqueeze(0)]) if observe else sums)
+            missing = sums[3] if observe else missing
         C, dC, _ = constraint(torch.ones_like(w), w, sums[0], sums[1], sums[2])
         return C, dC
 
@@ -84,19 +94,45 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     moving = (largest > 0) & (missing < size) & C.isfinite()
     parts: list[Tensor] = []
     w = eta.clamp(min=1)
-    for (kernel, batch, share, alive), slot in zip(batches, live, strict=True):
-        moves = moving if alive is None else moving & alive
-        rows = kernel.move(batch, *_units(share, eta, w, None), scale, moves)
-        parts.append(share * rows.to(device))
+    for kernel, batch, share, alive, counted in batches:
+        rows = kernel.move(batch, *_units(share, eta, w, None), scale, moving if alive is None else moving & alive)
+        if counted:
+            parts.append(share * rows.to(device))
+    for slot, lr in zip(live, lrs, strict=True):
+        moves = moving & (lr > 0) if isinstance(lr, Tensor) else moving
         for step, state in zip(slot.step, slot.eta, strict=True):
             step.add_(moves.to(step.dtype))
             new = torch.where(moves.to(state.device), eta.to(state.device), state)
             state.unsqueeze(0).copy_(new)  # torch.compile loses what is written to a 0-d float64 input itself
-    kl = _sum_in_order(parts) / (2 * w * w)
+    kl = (_sum_in_order(parts) if parts else torch.zeros_like(w)) / (2 * w * w)
+    if shards is not None:
+        kl = shards.total(kl)
     eta = torch.where(moving, eta, previous)
     kl = torch.where(moving, kl * scale * scale, 0.0)
     count = torch.where(largest > 0, float(evaluations), 0.0)
     info.copy_(torch.stack([eta, kl, largest, count, (moving & (eta > 0)).to(dtype), missing]))
+
+
+def _previous(slots: list[Slot], info: Tensor) -> tuple[Tensor, Tensor]:
+    """The multiplier of the last step, that of the first parameter that has taken one; and whether none has."""
+    if not any(slot.step for slot in slots):
+        return info.new_zeros(()), info.new_ones((), dtype=torch.bool)
+    began = torch.stack([step.to(info.device) for slot in slots for step in slot.step]) > 0
+    etas = torch.stack([eta.to(info.device) for slot in slots for eta in slot.eta])
+    previous = etas.gather(0, began.int().argmax(0, keepdim=True)).squeeze(0)  # etas[index] would read the index
+    return previous.to(info.dtype), ~began.any()
+
+
+def _agree(
+    shards: Shards, slots: list[Slot], previous: Tensor, fresh: Tensor
+) -> tuple[list[Scalar], list[Tensor], Tensor, Tensor]:
+    """Weights and parameters that take part anywhere, the mean of the multipliers that processes know, whether none does."""
+    counts = previous.new_tensor([*(slot.size for slot in slots), *(len(slot.param) for slot in slots)])
+    known = (~fresh).to(previous.dtype)
+    total = shards.total(torch.cat([counts, torch.stack([known, known * previous])]))
+    *numbers, known, eta = total.unbind()
+    sizes, there = numbers[: len(slots)], numbers[len(slots) :]
+    return [*sizes], there, torch.where(known > 0, eta / known.clamp(min=1), 0.0), known == 0
 
 
 def _sum_in_order(tables: list[Tensor]) -> Tensor:

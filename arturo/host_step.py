@@ -12,58 +12,88 @@ import torch
 
 from arturo import dual
 from arturo.kernels import Kernel, native
+from arturo.sharding import Shards
 from arturo.step import SMALLEST_SHARE, Slot, StepInfo, bounds
 from arturo.trust_region import Scalar, constraint
 
 
-def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel]) -> StepInfo:
-    """Step all slots; ``kernel_of`` names the kernel for one."""
+def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], shards: Shards | None = None) -> StepInfo:
+    """Step all slots; ``kernel_of`` names the kernel for one, ``shards`` add up over processes."""
     given = [float(slot.group["lr"]) for slot in slots]
     lrs: list[Scalar] = [lr if lr > 0 else 0.0 for lr in given]  # a schedule that ends at 0 may round below it
-    live = [(slot, lr, e) for slot, lr, e in zip(slots, lrs, bounds(slots, lrs), strict=True) if slot.param and e > 0]
+    steps = [torch.stack(slot.step).tolist() if slot.step else [] for slot in slots]
+    previous = _previous(slots, lrs, steps)
+    sizes, there = [float(slot.size) for slot in slots], [len(slot.param) for slot in slots]
+    if shards is not None and any(lrs):
+        sizes, there, previous = _agree(shards, sizes, there, previous)
+    each = zip(slots, lrs, bounds(slots, lrs, sizes), steps, sizes, there, strict=True)
+    live = [(slot, lr, e, taken, size) for slot, lr, e, taken, size, any_there in each if any_there and e > 0]
     if not live:
         kept = next((eta.item() for slot in slots for eta in slot.eta), 0.0)
         return StepInfo(kept, 0.0, 0.0, 0, False, 0)
-    bound = float(max(e for _, _, e in live))
+    bound = float(max(e for _, _, e, *_ in live))
     rule, fixed = slots[0].group["dual"], slots[0].group["eta"]  # global: the first group speaks for all
 
-    batches, previous, size = [], None, 0
-    for slot, lr, e in live:
-        steps = torch.stack(slot.step).tolist()
-        if previous is None:
-            previous = next((eta.item() for eta, step in zip(slot.eta, steps, strict=True) if step > 0), None)
+    batches = []
+    for slot, lr, e, taken, _ in live:
         share = e / bound if e / bound >= SMALLEST_SHARE else 0.0
         kernel = kernel_of(slot)
-        batches.append((kernel, kernel.prepare(slot.batch(lr, e, steps)), share))
-        size += sum(p.numel() for p in slot.param)
+        batches += [(kernel, kernel.prepare(batch), share, counted) for batch, counted in slot.batches(lr, e, taken)]
 
     missing = 0
 
     def evaluate(eta: float, name: str = "probe") -> dual.Evaluation:
         nonlocal missing
         rows, shares, w = [], [], max(1.0, eta)
-        for kernel, batch, share in batches:
+        for kernel, batch, share, counted in batches:
             s_w, eta_w = (0.0, 1.0) if share == 0 or math.isinf(eta) else (share / w, eta / w)
             found = getattr(kernel, name)(batch, s_w, eta_w)
-            rows.append(found)
-            shares += [share] * len(found)
-        table = torch.cat(rows).tolist()
+            if counted:
+                rows.append(found)
+                shares += [share] * len(found)
+        table = torch.cat(rows).tolist() if rows else []
+        sums = [math.fsum(s * row[i] for s, row in zip(shares, table, strict=True)) for i in range(3)]
         if name == "observe":
-            missing = int(sum(row[3] for row in table))
-        s_0, s_1, s_2 = (math.fsum(s * row[i] for s, row in zip(shares, table, strict=True)) for i in range(3))
+            sums.append(sum(row[3] for row in table))
+        if shards is not None:
+            sums = shards.totals(sums)
+        s_0, s_1, s_2, *counts = sums
+        missing = int(counts[0]) if counts else missing
         C, dC, ddC = constraint(1.0, 1.0 if math.isinf(eta) else w, s_0, s_1, s_2)
         return dual.Evaluation(eta, C, dC, ddC)
 
     first_eta = dual.first_trial(rule, previous, fixed)
     at = evaluate(first_eta, "observe")
-    if missing == size:  # nothing was seen anywhere: nothing moves
+    if missing == sum(size for *_, size in live):  # nothing was seen anywhere: nothing moves
         return StepInfo(previous or 0.0, 0.0, bound, 1, False, missing)
     solution = dual.solve(rule, previous, fixed, at, bound, evaluate)
 
     eta, kl, w = solution.eta, [], max(1.0, solution.eta)
-    for kernel, batch, share in batches:
+    for kernel, batch, share, counted in batches:
         s_w, eta_w = (0.0, 1.0) if share == 0 else (share / w, eta / w)
-        kl += [share * s_0 / (2 * w * w) for s_0 in kernel.move(batch, s_w, eta_w, 1.0).tolist()]
-    for slot, _, _ in live:
-        native.count(slot.step, slot.eta, eta)
-    return StepInfo(eta, math.fsum(kl), bound, solution.evaluations, solution.active, missing)
+        rows = kernel.move(batch, s_w, eta_w, 1.0).tolist()
+        kl += [share * s_0 / (2 * w * w) for s_0 in rows if counted]
+    for slot, *_ in live:
+        if slot.step:
+            native.count(slot.step, slot.eta, eta)
+    taken_kl = math.fsum(kl) if shards is None else shards.totals([math.fsum(kl)])[0]
+    return StepInfo(eta, taken_kl, bound, solution.evaluations, solution.active, missing)
+
+
+def _previous(slots: list[Slot], lrs: list[Scalar], steps: list[list[float]]) -> float | None:
+    """The multiplier of the last step: that of the first parameter that has taken one."""
+    for slot, lr, taken in zip(slots, lrs, steps, strict=True):
+        for eta, step in zip(slot.eta, taken, strict=True):
+            if lr > 0 and step > 0:
+                return float(eta)
+    return None
+
+
+def _agree(
+    shards: Shards, sizes: list[float], there: list[int], previous: float | None
+) -> tuple[list[float], list[int], float | None]:
+    """Weights and parameters that take part anywhere, and the mean of the multipliers the processes know: mostly one."""
+    n = len(sizes)
+    known, eta = (0.0, 0.0) if previous is None else (1.0, previous)
+    total = shards.totals([*sizes, *map(float, there), known, eta])
+    return total[:n], [int(x) for x in total[n : 2 * n]], total[-1] / total[-2] if total[-2] else None

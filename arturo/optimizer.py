@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from arturo import checkpoint, hyperparameters, sampling
+from arturo import checkpoint, hyperparameters, sampling, sharding
 from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
@@ -204,7 +204,9 @@ class Arturo(Optimizer):
         step: list[Tensor],
         eta: list[Tensor],
         number: list[int],
+        piece: list[sharding.Piece],
         start: int,
+        shards: sharding.Shards | None,
     ) -> None:
         """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
         sampling.refuse_draws(group["params"])
@@ -214,16 +216,14 @@ class Arturo(Optimizer):
                 continue
             if g.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
-            if type(p) is not torch.nn.Parameter and hasattr(p, "device_mesh"):
-                raise RuntimeError(
-                    f"Arturo does not support {type(p).__name__} parameters (FSDP2, tensor parallel) yet: its one trust region "
-                    "would be solved over each shard alone. Plain parameters work, under DistributedDataParallel too"
-                )
             state = self.state[p]
             if len(state) == 0:
                 state.update(initial_state(group, p))
             elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                 raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
+            if shards is not None:
+                piece.append(shards.piece(p, rounded=state["prec"].dtype == torch.bfloat16))
+                p, g, state = shards.local(p, g, state)
             param.append(p)
             number.append(i)
             grad.append(g)
@@ -232,8 +232,10 @@ class Arturo(Optimizer):
             for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
                 tensors.append(state[name])
         if param and self._info is None:
-            device = param[0].device
-            self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
+            self._make_info(param[0].device)
+
+    def _make_info(self, device: torch.device) -> None:
+        self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -260,21 +262,26 @@ class Arturo(Optimizer):
             raise RuntimeError("sample_gradients=True evaluates the loss at a draw: call step(closure)")
         slots: list[Slot] = []
         on_device = torch.compiler.is_compiling()
+        shards = sharding.find(self.param_groups)
         start = 0
         for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [])
-            self._init_group(group, *slot[1:], start)
+            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [])
+            self._init_group(group, *slot[1:], start, shards)
             start += len(group["params"])
-            on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in slot.param)
+            held = slot.param if shards is None else group["params"]  # every process must come to the same answer
+            on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in held)
             slots.append(slot)
         if self._info is None:
-            return loss
+            if shards is None:
+                return loss
+            self._make_info(self.param_groups[0]["params"][0].device)
+        assert self._info is not None
         diagonals.attach(slots, self._diagonals)
         slots = [slot.as_vectors() for slot in slots]
         if on_device:
-            device_step(slots, _device_kernel, self._info)
+            device_step(slots, _device_kernel, self._info, shards)
         else:
-            info = host_step(slots, _host_kernel)
+            info = host_step(slots, _host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
             self._warn_missing(info)
         return loss

@@ -26,14 +26,13 @@ from arturo.hyperparameters import check_number
 from arturo.sampling import (
     as_param,
     as_real,
-    is_sharded,
-    local,
     mean_of,
     refuse_inference_mode,
     replaced,
     sharded_like,
     standard_normal,
 )
+from arturo.sharding import is_sharded, to_local
 from arturo.state import HALF
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
@@ -84,7 +83,7 @@ class Posterior:
         self.ess = float(ess)
         self.temperature = float(temperature)
         for name, w in self.weights.items():
-            a = local(w.curvature)
+            a = to_local(w.curvature)
             least = self.ess * max(a.min().item(), 0.0) + w.prior_precision if a.numel() else 1.0
             if not least > 0:
                 raise ValueError(
@@ -276,7 +275,7 @@ def _weight(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_
     if a.shape != mean.shape:
         raise ValueError(f"curvature of {name!r} has shape {tuple(a.shape)}, the parameter {tuple(mean.shape)}")
     a = sharded_like(a.detach().to(device=mean.device, dtype=mean.dtype, copy=True), mean)
-    if not bool(local(a).isfinite().all()):
+    if not bool(to_local(a).isfinite().all()):
         raise ValueError(f"curvature of {name!r} is not finite")
     return Weight(mean, a, float(prior_precision), p.dtype, p)
 

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from arturo.kernels import rounding
 from arturo.kernels.eager import follow_parameter
+from arturo.sharding import is_sharded, to_local
 
 _PUT: dict[Tensor, list[tuple[object, Tensor]]] = {}  # parameter -> (whose draw replaced it, the value before), ...
 
@@ -81,7 +82,7 @@ def mean_of(p: Tensor, state: Mapping[str, Tensor]) -> Tensor:
     value = _PUT[p][0][1] if p in _PUT else p.detach()
     if "mean" in state:
         mean = state["mean"].clone()
-        follow_parameter(local(mean), local(as_real(value)), None)  # someone may have written into it since the last step
+        follow_parameter(to_local(mean), to_local(as_real(value)), None)  # someone may have written into it since the last step
         return mean
     return as_real(value).clone()
 
@@ -108,16 +109,6 @@ def standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
         )
     device = like.device if generator is None else generator.device
     return sharded_like(torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device), like)
-
-
-def is_sharded(x: Tensor) -> bool:
-    """Whether ``x`` is a DTensor; asks without importing them."""
-    return hasattr(x, "device_mesh")
-
-
-def local(x: Any) -> Tensor:
-    """The shard that lies here; a plain tensor is its own."""
-    return x.to_local() if is_sharded(x) else x  # type: ignore[no-any-return]
 
 
 def sharded_like(whole: Tensor, like: Any) -> Tensor:

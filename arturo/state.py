@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo import sharding
 from arturo.kernels import native
 from arturo.kernels.batch import sum_dtype
 
@@ -21,7 +22,13 @@ PLACE = 576  # bytes between two places: nine cache lines, so that seven places 
 
 
 def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
-    """A settled start: b is set by the first observation, the variances are where they would settle."""
+    """A settled start: b is set by the first observation, the variances are where they would settle.
+
+    State of a DTensor lies as it does; ``step`` and ``eta`` are the same on every process and plain.
+    """
+    if sharding.is_sharded(p):
+        here = initial_state(group, sharding.to_local(p.detach()))
+        return {name: x if name in ("step", "eta") else sharding.like(x, p) for name, x in here.items()}
     real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
     rho_lam = group["prior_weight"] * group["prior_precision"]
     a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from arturo.hyperparameters import SMALLEST_FLOOR
 from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants
+from arturo.sharding import Piece
 from arturo.trust_region import Scalar
 
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
@@ -64,6 +66,7 @@ class Slot(NamedTuple):
     step: list[Tensor]
     eta: list[Tensor]
     number: list[int]  # each parameter's place among all of the optimizer's
+    piece: list[Piece]  # what of each parameter lies in this process; empty without DTensors
 
     def as_vectors(self) -> Slot:
         """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
@@ -73,7 +76,28 @@ class Slot(NamedTuple):
         if not any(p.is_complex() or p.dim() == 0 for p in self.param):
             return self
         vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
-        return Slot(self.group, *vectors, self.step, self.eta, self.number)  # type: ignore[call-arg, arg-type]
+        return Slot(self.group, *vectors, self.step, self.eta, self.number, self.piece)  # type: ignore[call-arg, arg-type]
+
+    @property
+    def size(self) -> int:
+        """Real numbers that take part, those that another process counts left out."""
+        if not self.piece:
+            return sum(p.numel() for p in self.param)
+        return sum(p.numel() for p, piece in zip(self.param, self.piece, strict=True) if piece.counted)
+
+    def batches(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> list[tuple[Batch, bool]]:
+        """:meth:`batch`, and whether its sums count here; what another process counts is a batch of its own."""
+        if not self.param:
+            return []
+        batch = self.batch(lr, bound, steps)
+        if not self.piece:
+            return [(batch, True)]
+        found = []
+        for counted in (True, False):
+            chosen = [i for i, piece in enumerate(self.piece) if piece.counted is counted]
+            if chosen:
+                found.append((batch.select(chosen).in_runs([self.piece[i].starts for i in chosen]), counted))
+        return found
 
     def batch(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> Batch:
         """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device."""
@@ -115,13 +139,13 @@ def _decay(part: Scalar) -> Scalar:
     return (1 - part).clamp(min=0) if isinstance(part, Tensor) else max(1 - part, 0.0)
 
 
-def weight_count(slots: list[Slot], lrs: list[Scalar]) -> Scalar:
+def weight_count(sizes: Sequence[Scalar], lrs: list[Scalar]) -> Scalar:
     """Real numbers that take part: gradients are there and lr is not 0."""
-    return sum(sum(p.numel() for p in slot.param) * (lr > 0) for slot, lr in zip(slots, lrs, strict=True))
+    return sum(size * (lr > 0) for size, lr in zip(sizes, lrs, strict=True))
 
 
-def bounds(slots: list[Slot], lrs: list[Scalar]) -> list[Scalar]:
+def bounds(slots: list[Slot], lrs: list[Scalar], sizes: Sequence[Scalar]) -> list[Scalar]:
     """e = kl_bound * lr^2 of each group, in nats. Step length is proportional to lr, as for SGD."""
-    n = weight_count(slots, lrs)
+    n = weight_count(sizes, lrs)
     kl_bounds = [slot.group["kl_bound"] for slot in slots]
     return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)]

@@ -17,9 +17,10 @@ from arturo.trust_region import Scalar
 
 
 class Prepared(NamedTuple):
-    """Every tensor by itself for the averages, and whatever the other kernel wants."""
+    """Every tensor by itself for the averages, with the new values' weights, and whatever the other kernel wants."""
 
     alone: list[Batch]
+    weights: list[list[Tensor]]
     rest: Any
 
 
@@ -34,15 +35,15 @@ class Averaged:
     def __init__(self, kernel: Kernel, slot: Slot) -> None:
         self.kernel, self.moments = kernel, slot.group["surrogate"] == "adam"
         betas = slot.group["averaging"] or averages.DEFAULT
-        counts = [step.to(sum_dtype(step.device)) + 1 for step in slot.step]
-        self.weights = [[averages.average_weight(beta, t) for beta in betas] for t in counts]
+        counts = {id(p): step.to(sum_dtype(step.device)) + 1 for p, step in zip(slot.param, slot.step, strict=True)}
+        self.weights = {key: [averages.average_weight(beta, t) for beta in betas] for key, t in counts.items()}
 
     def prepare(self, batch: Batch) -> Prepared:
         alone = [eager.prepare(batch.select([i])) for i in range(len(batch.param))]
-        return Prepared(alone, self.kernel.prepare(batch))
+        return Prepared(alone, [self.weights[id(p)] for p in batch.param], self.kernel.prepare(batch))
 
     def observe(self, prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
-        missing = [self._update(batch, *w) for batch, w in zip(prepared.alone, self.weights, strict=True)]
+        missing = [self._update(batch, *w) for batch, w in zip(prepared.alone, prepared.weights, strict=True)]
         rows = self.kernel.probe(prepared.rest, s_w, eta_w)
         total = eager.stack(missing).sum().to(rows.device).reshape(1, 1)
         return torch.cat([rows, torch.cat([total, rows.new_zeros(len(rows) - 1, 1)])], dim=1)

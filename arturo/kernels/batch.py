@@ -72,6 +72,21 @@ class Batch(NamedTuple):
         columns = [list(column) for column in zip(*rows, strict=True)]
         return Batch(self.constants, *columns, self.alive)  # type: ignore[call-arg, arg-type]
 
+    def in_runs(self, starts: list[tuple[int, ...]]) -> Batch:
+        """Each tensor as the runs of entries that are neighbours in the whole parameter; ``starts`` are their indices there.
+
+        A shard of rows is one run, a shard of columns has one in each row.
+        """
+        rows: list[tuple[Any, ...]] = []
+        for begins, (*tensors, first, seed, _) in zip(starts, zip(*self.columns, strict=True), strict=True):
+            if len(begins) > 1 and all(x.is_contiguous() for x in tensors):
+                runs = zip(*(x.view(len(begins), -1).unbind() for x in tensors), strict=True)
+                rows += [(*run, first, seed, start) for run, start in zip(runs, begins, strict=True)]
+            else:
+                rows.append((*tensors, first, seed, begins[0]))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return Batch(self.constants, *columns, self.alive)  # type: ignore[call-arg, arg-type]
+
     @property
     def columns(self) -> tuple[list[Any], ...]:
         """The lists: nine of tensors, then ``first``, ``seed`` and ``offset``."""

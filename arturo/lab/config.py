@@ -17,11 +17,14 @@ from arturo.lab.datasets import DATA
 from arturo.lab.errors import ConfigError
 from arturo.lab.folds import Fold
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.parallel import PARALLEL
 from arturo.lab.registry import unknown
 from arturo.lab.settings import Settings
 from arturo.lab.tasks import TASKS
 
 AMP = ("bf16",)  # what computes in lower precision
+
+LATER = ("fold", "parallel")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class RunConfig:
     amp: str | None = None  # "bf16": forward pass and loss under autocast
     compile: bool = False  # the network through torch.compile
     fold: str | None = None  # "2/8": test on the second of eight parts of the training images, train on the others
+    parallel: str | None = None  # how several processes share the work; None: there is one
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
@@ -70,6 +74,8 @@ class RunConfig:
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         if self.amp is not None and self.amp not in AMP:
             raise unknown("amp", str(self.amp), AMP)
+        if self.parallel is not None and self.parallel not in PARALLEL:
+            raise unknown("parallel", str(self.parallel), PARALLEL)
         if not isinstance(self.compile, bool):
             raise ConfigError(f"compile: must be true or false, got {self.compile!r}")
         try:
@@ -93,6 +99,7 @@ class RunConfig:
         amp: str | None = None,
         compile: bool = False,
         fold: str | None = None,
+        parallel: str | None = None,
     ) -> RunConfig:
         """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
         default = TASKS[task]
@@ -112,6 +119,7 @@ class RunConfig:
             amp,
             compile,
             fold,
+            parallel,
         )
 
     @classmethod
@@ -132,11 +140,11 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """What tells two configs apart: :meth:`to_json` without the arguments of the optimizer that are None or False.
 
-        Those are as good as not given. A package that gains an option does not make every stored run another one. Nor does
-        ``fold``, which came later than the first stored runs.
+        Those are as good as not given. A package that gains an option does not make every stored run another one. Nor do
+        we: what is ``LATER`` than the first stored runs is left out where it is None.
         """
         values = {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
-        return values if self.fold is not None else {key: value for key, value in values.items() if key != "fold"}
+        return {key: value for key, value in values.items() if value is not None or key not in LATER}
 
     @property
     def steps_per_epoch(self) -> int:

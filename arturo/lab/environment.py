@@ -27,6 +27,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        **({"processes": int(os.environ["WORLD_SIZE"])} if "WORLD_SIZE" in os.environ else {}),  # of torchrun
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else str(on),
     }
 

@@ -21,6 +21,7 @@ from arturo.lab.data import ImageData
 from arturo.lab.epoch import Epoch, EpochMetrics, StepMetrics
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.parallel import Processes
 from arturo.lab.prediction import prediction_error
 from arturo.lab.run import RunFolder
 from arturo.lab.settings import as_arguments
@@ -38,6 +39,7 @@ def train(
     *,
     run: RunFolder | None = None,
     stop: Callable[[], bool] = lambda: False,
+    processes: Processes | None = None,
 ) -> tuple[EpochMetrics, ...]:
     """Train ``config.task``'s network on ``data``, all of it; call ``on_epoch`` and ``on_step`` after each of them.
 
@@ -54,7 +56,9 @@ def train(
         on_step: gets every step's metrics.
         run: where to write metrics, checkpoints and the result, and to go on from if something is there.
         stop: asked after every step; True saves a checkpoint and raises KeyboardInterrupt.
+        processes: those that share the work; all call this with the same config, and the first one alone has a ``run``.
     """
+    processes = Processes() if processes is None else processes
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
     data = data.subset(config.subset).fold(config.fold).to(device)
     train_images, images = task.pixels.prepared(data.train_images), len(data.train_labels)
@@ -69,13 +73,23 @@ def train(
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
         model, criterion = task.model().to(device), nn.CrossEntropyLoss()
         entry.instrument(model, criterion)
-        network = torch.compile(model) if config.compile else model
+        network = processes.spread(model)
+        network = torch.compile(network) if config.compile else network  # type: ignore[assignment]
+        if processes.world > 1:
+            torch.manual_seed(config.seed + processes.rank)  # dropout masks of its own
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
         scheduler = LambdaLR(optimizer, lambda step: schedule(step / (steps * config.epochs), entry.milestone_factor))
-        training = Training(model, optimizer, scheduler, shuffle, entry.forgets)
+        training = Training(model, optimizer, scheduler, shuffle, entry.forgets, processes)
 
-        if run is not None:
-            history, captured = run.begin()
+        kept = processes.share(run is not None)
+
+        def save(epoch: Epoch | None) -> None:
+            captured = training.capture(epoch)  # all processes have a part in it
+            if run is not None:
+                run.save(captured)
+
+        if kept:
+            history, captured = processes.share(None if run is None else run.begin())
             epoch = None if captured is None else training.restore(captured)
             diverged = any(math.isnan(metrics.train_loss + metrics.test_loss) for metrics in history)
 
@@ -90,17 +104,18 @@ def train(
                     with epoch.timed("data", device):
                         batch = batch.to(device)
                         inputs = task.pixels.for_training(train_images, batch, shuffle)
-                        labels = data.train_labels[batch]
+                        inputs, labels = processes.part(inputs), processes.part(data.train_labels[batch])
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
                         with epoch.timed("forward", device), precision(config.amp, device):
-                            loss = criterion(network(inputs), labels)
+                            loss = processes.loss(criterion, network(inputs), labels, len(batch))
                         with epoch.timed("backward", device):
                             loss.backward(create_graph=entry.create_graph)
-                    value = loss.item()
+                    (value,) = processes.total([loss.item() / processes.world], device)
                     diverged = not math.isfinite(value)
                 lr = float(optimizer.param_groups[0]["lr"])
-                error = prediction_error(optimizer) if isinstance(optimizer, Arturo) and not diverged else None
+                whole = not diverged and processes.parallel != "fsdp2"
+                error = prediction_error(optimizer) if isinstance(optimizer, Arturo) and whole else None
                 if not diverged:
                     with epoch.timed("step", device), epoch.timed("optimizer", device):
                         optimizer.step()
@@ -116,27 +131,27 @@ def train(
                 on_step(step)
                 if diverged:
                     break
-                if stop():
-                    if run is not None:
-                        run.save(training.capture(epoch))
+                asked, due = processes.total([stop(), run is not None and run.checkpoint_is_due()], device)
+                if kept and (asked or due):
+                    save(epoch)
+                if asked:
                     raise KeyboardInterrupt
-                if run is not None and run.checkpoint_is_due():
-                    run.save(training.capture(epoch))
 
             with epoch.timed("test", device):
                 entry.mode(optimizer, False)
                 if entry.tests_other_weights:
                     refresh_norms(model, task.pixels, data.train_images.split(config.batch_size)[:NORM_BATCHES])
-                tested = evaluate(model, data.test_images, data.test_labels, task.pixels)
+                tested = evaluate(model, data.test_images, data.test_labels, task.pixels, processes)
             metrics = epoch.metrics(*tested, seconds_before=history[-1].wall_seconds if history else 0.0)
             diverged = diverged or not math.isfinite(metrics.test_loss)
             history.append(metrics)
             epoch = None
             if run is not None:
                 run.write_epoch(metrics)
-                run.save(training.capture(None))
+            if kept:
+                save(None)
             on_epoch(metrics)
-            if stop() and len(history) < config.epochs:
+            if any(processes.total([stop()], device)) and len(history) < config.epochs:
                 raise KeyboardInterrupt
 
         if run is not None:
@@ -145,15 +160,20 @@ def train(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels = augment.PLAIN) -> tuple[float, float]:
+def evaluate(
+    model: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels = augment.PLAIN, processes: Processes | None = None
+) -> tuple[float, float]:
     """Mean cross-entropy and accuracy of ``model`` in evaluation mode, in full precision."""
+    processes = Processes() if processes is None else processes
     model.eval()
     loss, correct = 0.0, 0
     for x, y in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-        logits = model(pixels.for_testing(x))
+        y = processes.part(y)
+        logits = model(pixels.for_testing(processes.part(x)))
         loss += cross_entropy(logits, y, reduction="sum").item()
         correct += int((logits.argmax(dim=1) == y).sum())
-    return loss / len(labels), correct / len(labels)
+    loss, right = processes.total([loss, correct], labels.device)
+    return loss / len(labels), right / len(labels)
 
 
 @torch.no_grad()

@@ -34,6 +34,11 @@ def attach(slots: list[Slot], functions: Mapping[int, Diagonal]) -> None:
             f"surrogate={wanting[0][1].group['surrogate']!r} cannot be compiled: its diagonal comes from outside the step. "
             "Call optimizer.step() outside torch.compile, or use surrogate='kalman' or 'adam'"
         )
+    if any(slot.piece for _, slot in wanting):
+        raise RuntimeError(
+            f"surrogate={wanting[0][1].group['surrogate']!r} does not support sharded parameters (DTensor): no diagonal is "
+            "known for a shard alone. Use surrogate='kalman' or 'adam'"
+        )
     for i, slot in wanting:
         name = slot.group["surrogate"]
         if name in ATTRIBUTES:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
-from arturo.lab import data, loggers, settings
+from arturo.lab import data, loggers, parallel, settings
 from arturo.lab.commands.arguments import add_command, add_data, add_machine, add_scale, machine
 from arturo.lab.commands.fetch import provide
 from arturo.lab.config import RunConfig
 from arturo.lab.config_file import ConfigFile, read_config_file
 from arturo.lab.display import TrainingDisplay
 from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.errors import ConfigError, LabError, RunError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.loggers import LOGGERS, Logger
+from arturo.lab.parallel import Processes
 from arturo.lab.run import RunFolder, open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available, train
@@ -38,6 +41,7 @@ def add(commands: Any) -> None:
         arturo train fmnist-resnet18 --optimizer sgd --checkpoint-seconds 600 --log tensorboard
         arturo train fmnist-resnet18 --optimizer sgd --resume
         arturo train digits-cnn --config runs/tune/digits-cnn-arturo.json
+        torchrun --nproc-per-node 2 -m arturo.lab train cifar10-resnet34 --parallel fsdp2
         """,
     )
     sub.add_argument("task", metavar="TASK", help="one of `arturo list`")
@@ -58,7 +62,13 @@ def add(commands: Any) -> None:
         help="arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none",
     )
 
-    add_machine(sub.add_argument_group("the machine"))
+    where = sub.add_argument_group("the machine")
+    add_machine(where)
+    where.add_argument(
+        "--parallel",
+        metavar="HOW",
+        help="under torchrun: ddp (all weights in every process) or fsdp2 (weights and state shared out)",
+    )
 
     files = sub.add_argument_group("data and records")
     add_data(files)
@@ -70,7 +80,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    console = Console()
     found = read_config_file(arguments.config) if arguments.config else ConfigFile(optimizer=arguments.optimizer or "arturo")
     if arguments.optimizer not in (None, found.optimizer):
         raise ConfigError(f"optimizer: {arguments.config} is of {found.optimizer}, got {arguments.optimizer}; leave one out")
@@ -84,15 +93,48 @@ def run(arguments: argparse.Namespace) -> int:
         subset=lengths["subset"] if arguments.subset is None else arguments.subset,
         overrides={**found.settings, **settings.parse(arguments.set)},
         **machine(arguments),
+        parallel=arguments.parallel,
     )
     if arguments.checkpoint_seconds is not None and not arguments.checkpoint_seconds > 0:
         raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {arguments.checkpoint_seconds}")
     loggers.check(arguments.log)
+    parallel.check(config.parallel)
+    with parallel.joined(config.parallel, torch.device(config.device)) as processes:
+        if not processes.first:
+            return follow(config, arguments, processes)
+        told: list[bool] = []
+
+        def tell(go: bool) -> None:
+            told.append(processes.share(go))
+
+        try:
+            return lead(config, arguments, processes, tell)
+        except LabError:
+            if not told:
+                tell(False)
+            raise
+
+
+def follow(config: RunConfig, arguments: argparse.Namespace, processes: Processes) -> int:
+    """Another process than the first: train along, in silence."""
+    if processes.share(None):
+        with interruptible() as stop:
+            try:
+                train(config, data.load(TASKS[config.task].data, arguments.data_dir), stop=stop, processes=processes)
+            except KeyboardInterrupt:
+                return stop.exit_code
+    return 0
+
+
+def lead(config: RunConfig, arguments: argparse.Namespace, processes: Processes, tell: Callable[[bool], None]) -> int:
+    """The first process, mostly the only one; it tells the others once whether there is anything to do."""
+    console = Console()
     available(config.device)
     loaded = provide(TASKS[config.task].data, arguments, console)
 
     with interruptible() as stop, open_run(arguments.out, config, arguments.checkpoint_seconds) as folder:
         if folder.result is not None:
+            tell(False)
             console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
             say_result(folder, console)
             return 0
@@ -102,9 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
                 "with it, or remove the folder to start again"
             )
         try:
-            status = watched(config, loaded, folder, arguments.log, stop, console)
+            tell(True)
+            status = watched(config, loaded, folder, arguments.log, stop, console, processes)
         except KeyboardInterrupt:
-            command = shlex.join(["arturo", *arguments.argv, *([] if arguments.resume else ["--resume"])])
+            program = ["arturo"] if processes.world == 1 else ["torchrun", "...", "-m", "arturo.lab"]
+            command = shlex.join([*program, *arguments.argv, *([] if arguments.resume else ["--resume"])])
             print(f"arturo: interrupted; to go on: {command}", file=sys.stderr)
             return stop.exit_code
         if status == "diverged":
@@ -113,7 +157,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: list[str], stop: Any, console: Console) -> str:
+def watched(
+    config: RunConfig,
+    loaded: data.ImageData,
+    folder: RunFolder,
+    log: list[str],
+    stop: Any,
+    console: Console,
+    processes: Processes,
+) -> str:
     """Train, with the display and the loggers looking on. The result's status."""
     done = folder.epochs_done if folder.started else 0
     if done:
@@ -135,7 +187,7 @@ def watched(config: RunConfig, loaded: data.ImageData, folder: RunFolder, log: l
             for watcher in watching:
                 watcher.on_epoch(metrics)
 
-        train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
+        train(config, loaded, on_epoch, on_step, run=folder, stop=stop, processes=processes)
         assert folder.result is not None
         status = str(folder.result["status"])
     return status

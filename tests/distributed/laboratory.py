@@ -1,0 +1,49 @@
+"""``arturo train --parallel`` against one process: the case."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from arturo.lab import data
+from arturo.lab.config import RunConfig
+from arturo.lab.parallel import Processes
+from arturo.lab.run import load_run, open_run
+from arturo.lab.train import train
+
+STOPS_AT = 4  # a step in the middle of the second epoch
+
+
+def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: str) -> None:
+    """The last process alone is asked to stop, and all do; they go on, and the numbers are those of one process."""
+    digits = data.load("digits")
+    config = RunConfig.for_task("digits-cnn", optimizer, epochs=3, subset=65, batch_size=32, parallel=parallel)
+    expected = train(replace(config, parallel=None), digits)  # batches of 32, 32 and 1: one process has nothing to do in the last
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return rank == world - 1 and asked > STOPS_AT
+
+    with ExitStack() as stack:
+        run = None if rank else stack.enter_context(open_run(Path(os.environ["ARTURO_TEST_FOLDER"]), config))
+        try:
+            train(config, digits, run=run, stop=stop, processes=Processes(parallel))
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("went on")
+        found = train(config, digits, run=run, processes=Processes(parallel))
+        if run is not None:
+            assert run.result is not None and run.result["status"] == "finished"
+            assert load_run(run.path).metrics == found
+    assert len(found) == 3
+    for x, y in zip(found, expected, strict=True):
+        losses = torch.tensor([[z.train_loss, z.test_loss] for z in (x, y)])
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=0)
+        assert abs(x.test_accuracy - y.test_accuracy) <= 1 / len(digits.test_labels)  # a tie may fall the other way
