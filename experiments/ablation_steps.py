@@ -25,7 +25,7 @@ GRID = {  # optimizer -> its step size and the values
     "arturo-hutchinson": ("kl_bound", (0.001, 0.01, 0.1)),
     "adahessian": ("lr", (0.05, 0.15, 0.5)),
     "arturo-hessian": ("kl_bound", (0.001, 0.01, 0.1)),
-    "adahessian-hessian": ("lr", (0.05, 0.15, 0.5)),
+    "adahessian-hessian": ("lr", (0.0015, 0.005, 0.015)),  # 0.05 and more: a dead network
 }
 
 

@@ -132,6 +132,9 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT
         ),
         # The paper's ablations, and what it leaves out of them.
+        "arturo-bisection": ablation(
+            "arTuRO (published rule)", "ours with the published rule for the multiplier alone", {"dual": "bisection"}, TUNED
+        ),
         "arturo-fixed-eta": ablation(
             "arTuRO (fixed η)",
             "a constant multiplier instead of the trust region; `arturo eta` proposes one",
@@ -183,9 +186,9 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "adahessian-hessian": OptimizerEntry(
             "AdaHessian (Hessian)",
-            "lr 0.15, eps 1e-4, the exact diagonal; also package BackPACK",
+            "lr 0.0015, eps 1e-4, the exact diagonal; also package BackPACK",
             curvature.with_exact_diagonal(peer("pytorch_optimizer", "AdaHessian")),
-            {"lr": 0.15, "eps": 1e-4},
+            {"lr": 0.0015, "eps": 1e-4},
             **exact("hessian"),
         ),
         "schedulefree-adamw": OptimizerEntry(

@@ -34,6 +34,7 @@ STYLES: dict[str, Style] = {
     "arturo": Style(*VERMILION, ()),
     "arturo-paper": Style(*PURPLE, (8, 2)),
     "arturo-default": Style(*VERMILION, (6, 1.5, 1.5, 1.5)),
+    "arturo-bisection": Style(*PURPLE, ()),
     "arturo-fixed-eta": Style(*GREEN, ()),
     "arturo-adam": Style(*ORANGE, ()),
     "arturo-hessian": Style(*BLUE, ()),

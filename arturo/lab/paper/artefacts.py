@@ -64,7 +64,7 @@ ARTEFACTS: Registry[Artefact] = Registry(
             "The trust region and the surrogate (fig:ablation, left)",
             ablation,
             ("fmnist-cnn", "fmnist-small-cnn"),
-            ("arturo", "arturo-paper", "arturo-fixed-eta", "arturo-adam"),
+            ("arturo", "arturo-bisection", "arturo-paper", "arturo-fixed-eta", "arturo-adam"),
         ),
         "hessian-ablation": Artefact(
             "The surrogate against the exact Hessian diagonal (fig:ablation, right)",

@@ -32,7 +32,13 @@ def test_what_the_trust_region_did_and_how_well_the_model_predicted(make_run, tm
 
 def test_the_papers_rows_and_ours(make_run) -> None:
     left, right = (ARTEFACTS[name].configs(SCALES["full"]) for name in ("trust-region-ablation", "hessian-ablation"))
-    assert {c.optimizer for c in left} == {"arturo", "arturo-paper", "arturo-fixed-eta", "arturo-adam"}
+    assert {c.optimizer for c in left} == {
+        "arturo",
+        "arturo-bisection",
+        "arturo-paper",
+        "arturo-fixed-eta",
+        "arturo-adam",
+    }
     assert {"arturo", "arturo-hessian", "adam", "adahessian", "adahessian-hessian"} < {c.optimizer for c in right}
     assert {(c.task, c.epochs, c.subset) for c in left + right} == {("fmnist-cnn", 120, None), ("fmnist-small-cnn", 120, None)}
     by_name = {c.optimizer: c for c in left if c.task == "fmnist-cnn"}
