@@ -199,6 +199,4 @@ def run_starts(shape: tuple[int, ...], local: tuple[int, ...], offsets: tuple[in
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     ranges = [range(start, start + n) for start, n in zip(offsets[:last], local[:last], strict=True)]
     begin = offsets[last] * strides[last] if shape else 0
-    return tuple(
-        begin + sum(i * step for i, step in zip(index, strides, strict=False)) for index in itertools.product(*ranges)
-    )
+    return tuple(begin + sum(i * step for i, step in zip(index, strides, strict=False)) for index in itertools.product(*ranges))
