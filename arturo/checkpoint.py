@@ -57,7 +57,9 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
 def unseal(param: Tensor, entry: dict[str, Any]) -> None:
     """Open the tensors of one parameter's state, on its device; buffers in their own dtype, in place of ``entry``."""
     if sharding.is_sharded(param):
-        here = {name: Sealed(_shard(param, name, x.tensor)) if isinstance(x, Sealed) else x for name, x in entry.items()}
+        here: dict[str, Any] = {
+            name: Sealed(_shard(param, name, x.tensor)) if isinstance(x, Sealed) else x for name, x in entry.items()
+        }
         unseal(sharding.to_local(param), here)
         entry.clear()
         entry.update({name: x if name in PLAIN else sharding.like(x, param) for name, x in here.items()})
@@ -86,7 +88,7 @@ def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
             f"state {name!r} of shape {tuple(tensor.shape)} is a plain tensor, its parameter of shape {tuple(param.shape)} a "
             "DTensor: load whole state with torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which shards it"
         )
-    return sharding.to_local(tensor.redistribute(param.device_mesh, param.placements))  # type: ignore[operator, attr-defined]
+    return sharding.to_local(tensor.redistribute(param.device_mesh, param.placements))  # type: ignore[attr-defined]
 
 
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:

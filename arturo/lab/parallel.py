@@ -85,7 +85,7 @@ class Processes:
             for layer in model.children():
                 if any(p.requires_grad for p in layer.parameters()):
                     fully_shard(layer, mesh=mesh)
-            return fully_shard(model, mesh=mesh)
+            fully_shard(model, mesh=mesh)
         return model
 
     def state(self, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:

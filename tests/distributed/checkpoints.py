@@ -12,9 +12,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from training import Net, same_on_all, train, whole
 
 from arturo import Arturo
-from training import Net, same_on_all, train, whole
 
 OPTIONS = {"kl_bound": 0.01, "weight_decay": 2.0}
 HALF = 5  # steps before the checkpoint, and after it
@@ -65,7 +65,9 @@ def load(rank: int, world: int, *, dtype: torch.dtype, options: dict[str, Any], 
         kept = torch.bfloat16 if options else torch.float32
         states = [optimizer.state[p] for p in model.inner.parameters()]
         assert all(state["prec"].dtype == kept and state["mean"].dtype == torch.float32 for state in states)
-        assert any(not torch.equal(whole(s["mean"]), whole(p).float()) for s, p in zip(states, model.inner.parameters(), strict=True))
+        assert any(
+            not torch.equal(whole(s["mean"]), whole(p).float()) for s, p in zip(states, model.inner.parameters(), strict=True)
+        )
     replica, replicas = (rank, world) if sharded else (0, 1)
     said = train(model, optimizer, steps=HALF, start=HALF, replica=replica, replicas=replicas)
     same_on_all(said)

@@ -35,7 +35,7 @@ def _process(rank: int, folder: str, plan: Plan) -> None:
                 case(rank, world)
                 said[name] = ""
                 dist.barrier()
-            except BaseException:  # DCP's are no Exceptions. The others may be anywhere now: there is no way on for this number of processes
+            except BaseException:  # DCP's are no Exceptions. The others may be anywhere now: there is no way on
                 said[name] = traceback.format_exc()
                 break
         Path(folder, f"{world}.{rank}.json").write_text(json.dumps(said), encoding="utf-8")

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from training import local, same_on_all, shard_like
 
 from arturo import PAPER, Arturo
-from training import local, same_on_all, shard_like
 
 SHAPES = ((5, 6), (6, 4), (3, 2), (7,), (1,), (40, 7))
 KERNELS: dict[str, dict[str, Any]] = {
@@ -33,7 +33,14 @@ def layouts(world: int) -> list[list[Any]]:
     """Of each parameter, on a mesh of one or (with 4 processes) two dimensions; None is a plain parameter."""
     if world < 4:
         return [[Shard(0)], [Shard(1)], [Replicate()], [Shard(0)], None, [Shard(1)]]
-    return [[Shard(0), Shard(1)], [Shard(1), Replicate()], [Replicate(), Replicate()], [Replicate(), Shard(0)], None, [Shard(0), Shard(0)]]
+    return [
+        [Shard(0), Shard(1)],
+        [Shard(1), Replicate()],
+        [Replicate(), Replicate()],
+        [Replicate(), Shard(0)],
+        None,
+        [Shard(0), Shard(0)],
+    ]
 
 
 def make(world: int, **options: Any) -> tuple[Arturo, Arturo]:

@@ -10,7 +10,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-
 from training import compare
 
 EVERYTHING = {"schedule": True, "accumulate": 2, "clip": 0.5, "missing": True}
@@ -55,4 +54,6 @@ def split(model: torch.nn.Module, mesh: Any) -> torch.nn.Module:
 def both(rank: int, world: int, *, options: str) -> None:
     """FSDP2 over one dimension of the mesh, tensor parallelism over the other."""
     mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
-    compare(lambda model: fully_shard(split(model, mesh["tp"]), mesh=mesh["dp"]), *OPTIONS[options], mesh["dp"].get_local_rank(), 2)
+    compare(
+        lambda model: fully_shard(split(model, mesh["tp"]), mesh=mesh["dp"]), *OPTIONS[options], mesh["dp"].get_local_rank(), 2
+    )

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
 from checkpoints import make
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from training import train, whole
 
 EVERY, DIES_AT, STEPS = 3, 7, 10

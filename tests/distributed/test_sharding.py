@@ -1,4 +1,4 @@
-"""arturo.sharding on several processes, gloo on loopback. What runs in them: equality.py, corners.py, checkpoints.py, laboratory.py."""
+"""arturo.sharding on several processes, gloo on loopback. What runs in them: the files beside this one without ``test_``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ CASES = {
     2: {
         **{f"ddp-{x}": functools.partial(equality.ddp, options=x) for x in OPTIONS[1:]},
         **{f"fsdp2-{x}": functools.partial(equality.fsdp2, options=x) for x in OPTIONS},
-        **{f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x) for x in ("mixed", "mixed-capturable")},
+        **{
+            f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x)
+            for x in ("mixed", "mixed-capturable")
+        },
         "partial": corners.partial_gradients,
         **{
             f"laboratory-{parallel}-{x}": functools.partial(laboratory.interrupted_and_resumed, parallel=parallel, optimizer=x)
@@ -46,12 +49,20 @@ CASES = {
         **{f"load-{x}": functools.partial(checkpoints.load, **form) for x, form in checkpoints.FORMS.items()},
         "ddp-everything": functools.partial(equality.ddp, options="everything"),
         "fsdp2-everything": functools.partial(equality.fsdp2, options="everything"),
-        **{name: case for name, case in CORNERS.items() if name.startswith(("absent-host", "counted-host", "solved-unset", "solved-capt"))},
+        **{
+            name: case
+            for name, case in CORNERS.items()
+            if name.startswith(("absent-host", "counted-host", "solved-unset", "solved-capt"))
+        },
     },
     4: {
         **{f"hsdp-{x}": functools.partial(equality.hsdp, options=x) for x in OPTIONS[1:]},
         "fsdp2-and-tensor-parallel": functools.partial(equality.both, options="mixed"),
-        **{name: case for name, case in CORNERS.items() if name.startswith(("given-eta-native", "groups", "absent", "counted-device"))},
+        **{
+            name: case
+            for name, case in CORNERS.items()
+            if name.startswith(("given-eta-native", "groups", "absent", "counted-device"))
+        },
     },
 }
 

@@ -126,5 +126,9 @@ def compare(
         assert (p in single.state) == (q in many.state) == (not name.startswith("unused"))
         for key, value in single.state.get(p, {}).items():
             torch.testing.assert_close(
-                whole(many.state[q][key]), value, rtol=50 * tolerance, atol=50 * tolerance, msg=lambda m, n=f"{name} {key}": f"{n}: {m}"
+                whole(many.state[q][key]),
+                value,
+                rtol=50 * tolerance,
+                atol=50 * tolerance,
+                msg=lambda m, n=f"{name} {key}": f"{n}: {m}",
             )
