@@ -1,26 +1,77 @@
-"""DTensor parameters: refused by name until the sums go over all shards, never stepped wrongly in silence."""
+"""DTensors and DDP in a single process: the same bits as plain parameters. tests/distributed has several processes."""
+
+import copy
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
-from arturo import Arturo
+from arturo import Arturo, sharding
 
 
-def test_dtensor_is_refused(tmp_path):
+@pytest.fixture
+def mesh(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        p = torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Replicate()]))
-        p.grad = distribute_tensor(torch.ones(4), mesh, [Replicate()])
-        optimizer = Arturo([p])
-        with pytest.raises(RuntimeError, match=r"does not support .*DTensor parameters"):
-            optimizer.step()
-        assert torch.equal(p.full_tensor(), torch.ones(4))
-    finally:
-        dist.destroy_process_group()
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Replicate()], ids=str)
+def test_dtensors_of_one_process(mesh, placement, kernel, quadratic):
+    """No collective, every bit that of plain parameters, and state like the parameter; half precision and complex ones too."""
+    plain = (
+        quadratic.params([(4, 3), (5,)])
+        + quadratic.params([(3,)], torch.bfloat16)
+        + quadratic.params([(2, 2)], torch.complex64)
+    )
+    sharded = [torch.nn.Parameter(distribute_tensor(p.detach().clone(), mesh, [placement])) for p in plain]
+    one, many = Arturo(plain, **kernel), Arturo(sharded, **copy.deepcopy(kernel))
+    for t in range(3):
+        quadratic.gradients(plain, t)
+        for p, q in zip(plain, sharded, strict=True):
+            q.grad = distribute_tensor(p.grad, mesh, [placement])
+        one.step()
+        with CommDebugMode() as seen:
+            many.step()
+        assert seen.get_total_counts() == 0 and many.last_step == one.last_step
+    for p, q in zip(plain, sharded, strict=True):
+        assert torch.equal(q.full_tensor(), p)
+        for name, x in one.state[p].items():
+            y = many.state[q][name]
+            assert torch.equal(y if x.dim() == 0 else y.full_tensor(), x)
+            assert x.dim() == 0 or y.placements == q.placements
+
+
+def test_whole_state_is_not_loaded_into_shards(mesh):
+    p, q = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
+    p.grad = torch.ones(4)
+    plain, sharded = Arturo([p]), Arturo([q])
+    plain.step()
+    with pytest.raises(ValueError, match=r"a DTensor: load whole state with .*set_optimizer_state_dict"):
+        sharded.load_state_dict(plain.state_dict())
+
+
+def test_state_of_shards_survives_a_state_dict(mesh):
+    q = torch.nn.Parameter(distribute_tensor(torch.ones(4, dtype=torch.bfloat16), mesh, [Shard(0)]))
+    q.grad = distribute_tensor(torch.ones(4, dtype=torch.bfloat16), mesh, [Shard(0)])
+    first, second = Arturo([q]), Arturo([q])
+    first.step()
+    second.load_state_dict(first.state_dict())
+    for name, x in first.state[q].items():
+        y = second.state[q][name]
+        assert type(x) is type(y) and x.dtype == y.dtype
+        assert torch.equal(x, y) if x.dim() == 0 else torch.equal(x.to_local(), y.to_local())
+    assert second.state[q]["mean"].dtype == torch.float32
+
+
+def test_plain_parameters_need_no_processes(monkeypatch, kernel, quadratic):
+    """Nobody asks for a process group, and none is there."""
+    monkeypatch.setattr(sharding, "Shards", None)
+    assert sharding.find([{"params": quadratic.params()}]) is None
+    assert quadratic.train(Arturo(quadratic.params(), **kernel), 1)[0].kl > 0
 
 
 def test_distributed_data_parallel(tmp_path):
