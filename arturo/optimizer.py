@@ -19,7 +19,8 @@ from arturo.host_step import host_step
 from arturo.kernels import Kernel, compiled, eager, foreach, native
 from arturo.kernels.averaged import Averaged
 from arturo.kernels.batch import sum_dtype
-from arturo.posterior import Curvature, Posterior, posterior_of
+from arturo.posterior import Posterior
+from arturo.snapshot import Curvature, posterior_of
 from arturo.state import batch_names, initial_state
 from arturo.step import Slot, StepInfo
 from arturo.surrogates import FUNCTION, diagonals

@@ -12,14 +12,13 @@ At ``ess = 1 / prior_weight`` and :math:`T = 1` this is where the optimizer's ow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from typing import IO, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.hyperparameters import check_number
@@ -35,8 +34,6 @@ from arturo.sampling import (
 from arturo.sharding import is_sharded, to_local
 from arturo.state import HALF
 
-Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
-NAMES = ("ggn", "surrogate")
 FORMAT = "arturo.Posterior 1"
 
 
@@ -78,7 +75,7 @@ class Posterior:
     """
 
     def __init__(self, weights: Mapping[str, Weight], ess: float, temperature: float = 1.0) -> None:
-        _check(ess, temperature, None)
+        check(ess, temperature, None)
         self.weights = dict(weights)
         self.ess = float(ess)
         self.temperature = float(temperature)
@@ -115,10 +112,10 @@ class Posterior:
             if data is None:
                 raise TypeError("of_model needs data for the Gauss-Newton diagonal, or a curvature")
             curvature = ggn_diagonal(model, data, loss)
-        _check(ess, temperature, prior_precision)
+        check(ess, temperature, prior_precision)
         chosen = {name: p for name, p in model.named_parameters() if name in curvature}
         return cls(
-            {name: _weight(name, p, {}, curvature[name], prior_precision) for name, p in chosen.items()}, ess, temperature
+            {name: weight_of(name, p, {}, curvature[name], prior_precision) for name, p in chosen.items()}, ess, temperature
         )
 
     @property
@@ -175,7 +172,7 @@ class Posterior:
         """The same mean and curvature with another number of observations, temperature or prior; costs nothing."""
         weights = self.weights
         if prior_precision is not None:
-            _check(self.ess, self.temperature, prior_precision)
+            check(self.ess, self.temperature, prior_precision)
             weights = {name: w._replace(prior_precision=float(prior_precision)) for name, w in weights.items()}
         return Posterior(weights, self.ess if ess is None else ess, self.temperature if temperature is None else temperature)
 
@@ -210,7 +207,7 @@ class Posterior:
             if theirs is None or theirs not in named:
                 raise ValueError(
                     f"parameter {name!r} of the posterior, shape {tuple(w.mean.shape)}, is not one of the model's: is this the "
-                    f"model the optimizer trained? It has {_some(named)}"
+                    f"model the optimizer trained? It has {some(named)}"
                 )
             p = named[theirs]
             if as_real(p).shape != w.mean.shape:
@@ -239,36 +236,7 @@ class Posterior:
         return f"Posterior({size} weights, ess={self.ess:g}, temperature={self.temperature:g})"
 
 
-def posterior_of(
-    optimizer: Optimizer,
-    *,
-    ess: float,
-    temperature: float,
-    curvature: Curvature,
-    prior_precision: float | None,
-    model: nn.Module | None,
-    data: Data | None,
-    loss: Loss,
-) -> Posterior:
-    """What :meth:`arturo.Arturo.posterior` documents."""
-    _check(ess, temperature, prior_precision)
-    if isinstance(curvature, str) and curvature not in NAMES:
-        raise ValueError(f"Invalid curvature value: {curvature!r} (must be 'ggn', 'surrogate', a mapping or a function)")
-    numbered = enumerate((p, group) for group in optimizer.param_groups for p in group["params"])
-    taking_part = {i: (p, group) for i, (p, group) in numbered if optimizer.state.get(p) and optimizer.state[p]["step"] > 0}
-    if not taking_part:
-        raise RuntimeError("there is no posterior before the first step(): nothing was observed yet")
-    names = _names(optimizer, taking_part, model)
-    params = {names[i]: p for i, (p, _) in taking_part.items()}
-    found = _curvatures(optimizer, params, curvature, model, data, loss)
-    weights = {}
-    for i, (p, group) in taking_part.items():
-        prior = group["prior_precision"] if prior_precision is None else prior_precision
-        weights[names[i]] = _weight(names[i], p, optimizer.state[p], found[names[i]], prior)
-    return Posterior(weights, ess, temperature)
-
-
-def _weight(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_precision: float) -> Weight:
+def weight_of(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_precision: float) -> Weight:
     """A snapshot of one parameter, its curvature checked."""
     mean = mean_of(p, state)
     mean = mean.float() if mean.dtype in HALF else mean
@@ -280,65 +248,15 @@ def _weight(name: str, p: Tensor, state: Mapping[str, Tensor], a: Tensor, prior_
     return Weight(mean, a, float(prior_precision), p.dtype, p)
 
 
-def _curvatures(
-    optimizer: Optimizer,
-    params: dict[str, Tensor],
-    curvature: Curvature,
-    model: nn.Module | None,
-    data: Data | None,
-    loss: Loss,
-) -> Mapping[str, Tensor]:
-    if isinstance(curvature, str) and curvature == "surrogate":
-        for p in params.values():
-            if "a" not in optimizer.state[p]:
-                raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
-        return {name: optimizer.state[p]["a"] for name, p in params.items()}
-    if isinstance(curvature, str):
-        if model is None or data is None:
-            lacking = " and ".join(name for name, value in (("model", model), ("data", data)) if value is None)
-            raise TypeError(
-                f"curvature='ggn' needs {lacking}: posterior(ess=len(dataset), model=model, data=loader), where data is (x, y) "
-                "or gives batches; curvature='surrogate' needs neither and is much less to be trusted (docs/posterior.md)"
-            )
-        if any(is_sharded(p) for p in params.values()):
-            raise ValueError(
-                "Invalid curvature value: 'ggn' for sharded parameters (DTensor): pass what arturo.ggn_diagonal gives for an "
-                "unsharded copy of the model, or 'surrogate'"
-            )
-        return ggn_diagonal(model, data, loss, parameters=params.values())
-    if isinstance(curvature, Mapping):
-        for name in params:
-            if name not in curvature:
-                raise KeyError(f"curvature: nothing for {name!r}; it has {_some(curvature)} (pass the model for names)")
-        return curvature
-    values = list(curvature(list(params.values())))
-    if len(values) != len(params):
-        raise ValueError(f"curvature gave {len(values)} tensors for {len(params)} parameters")
-    return dict(zip(params, values, strict=True))
-
-
-def _names(optimizer: Optimizer, taking_part: dict[int, tuple[Tensor, Any]], model: nn.Module | None) -> dict[int, str]:
-    """The model's names, else those the optimizer was given (``named_parameters()``), else numbers."""
-    if model is not None:
-        by_id = {id(p): name for name, p in model.named_parameters()}
-        for i, (p, _) in taking_part.items():
-            if id(p) not in by_id:
-                raise ValueError(
-                    f"parameter {i} of the optimizer, shape {tuple(p.shape)}, is not one of the model's: is this the model it "
-                    "trains?"
-                )
-        return {i: by_id[id(p)] for i, (p, _) in taking_part.items()}
-    given = [name for g in optimizer.param_groups for name in g.get("param_names", [None] * len(g["params"]))]
-    return {i: given[i] or str(i) for i in taking_part}
-
-
-def _check(ess: float, temperature: float, prior_precision: float | None) -> None:
+def check(ess: float, temperature: float, prior_precision: float | None) -> None:
+    """Raise ValueError for a number out of its range."""
     check_number("ess", ess, "the number of observations the loss is a mean over, e.g. the size of the training set")
     check_number("temperature", temperature, "1 is the posterior itself, less is narrower")
     if prior_precision is not None:
         check_number("prior_precision", prior_precision, "of the prior N(0, 1 / prior_precision) of every weight", zero=True)
 
 
-def _some(names: Mapping[str, Any]) -> str:
+def some(names: Mapping[str, Any]) -> str:
+    """The first few, for a message."""
     first = ", ".join(list(names)[:4])
     return f"{first}, ..." if len(names) > 4 else first or "nothing"

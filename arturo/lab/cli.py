@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
         "  arturo fetch cifar10\n"
         "  arturo train digits-mlp --optimizer arturo\n"
         "  arturo compare digits-mlp digits-cnn --optimizers adamw arturo --seeds 5 --jobs 2\n"
-        "  arturo reproduce table1 --scale cpu\n",
+        "  arturo reproduce table1 --scale cpu\n"
+        "  arturo calibrate fmnist-cnn --epochs 4 --subset 10000\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
