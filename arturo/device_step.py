@@ -127,10 +127,10 @@ def _agree(
     shards: Shards, slots: list[Slot], previous: Tensor, fresh: Tensor
 ) -> tuple[list[Scalar], list[Tensor], Tensor, Tensor]:
     """Weights and parameters that take part anywhere, the mean of the multipliers that processes know, whether none does."""
-    counts = previous.new_tensor([*(slot.size for slot in slots), *(len(slot.param) for slot in slots)])
+    counts = [*(slot.size for slot in slots), *(len(slot.param) for slot in slots)]
     known = (~fresh).to(previous.dtype)
-    total = shards.total(torch.cat([counts, torch.stack([known, known * previous])]))
-    *numbers, known, eta = total.unbind()
+    filled = [torch.full_like(previous, float(count)) for count in counts]  # a copy from the host could not be captured
+    *numbers, known, eta = shards.total(torch.stack([*filled, known, known * previous])).unbind()
     sizes, there = numbers[: len(slots)], numbers[len(slots) :]
     return [*sizes], there, torch.where(known > 0, eta / known.clamp(min=1), 0.0), known == 0
 

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from arturo import Posterior
 from arturo.posterior import Weight
-from arturo.sampling import is_sharded, local
 
 MEAN = torch.arange(15, dtype=torch.float32).view(5, 3)
 
@@ -52,10 +51,6 @@ def test_two_processes(tmp_path):
     command = [sys.executable, __file__]
     others = [subprocess.Popen([*command, str(rank), f"file://{tmp_path}/meeting"]) for rank in range(2)]
     assert [other.wait(timeout=300) for other in others] == [0, 0]
-
-
-def test_plain_tensors_are_not_sharded():
-    assert not is_sharded(MEAN) and local(MEAN) is MEAN
 
 
 if __name__ == "__main__":

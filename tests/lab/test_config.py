@@ -74,6 +74,7 @@ def test_key_is_fixed_and_sees_every_field() -> None:
         {"amp": "bf16"},
         {"compile": True},
         {"fold": "1/8"},
+        {"parallel": "fsdp2"},
     ]
     assert {key for change in changes for key in change} == set(fixed.to_json())
     keys = {fixed.key} | {replace(fixed, **change).key for change in changes}  # type: ignore[arg-type]
