@@ -34,7 +34,7 @@ class Calibration:
         posterior: the best one, ready for :func:`arturo.predict`.
         best: its trial.
         trials: all of them, in the order tried.
-        at_edge: whether the best temperature is the least or the largest tried, so that the optimum may lie beyond.
+        at_edge: whether the best temperature or prior precision is the least or the largest tried: the optimum may lie beyond.
     """
 
     posterior: Posterior
@@ -92,5 +92,6 @@ def calibrate(
         candidates.append(candidate)
         trials.append(Trial(float(temperature), prior, found.nll(y).mean().item()))
     i = min(range(len(trials)), key=lambda i: trials[i].nll if math.isfinite(trials[i].nll) else math.inf)
-    at_edge = len(temperatures) > 1 and trials[i].temperature in (min(temperatures), max(temperatures))
+    grids = ((trials[i].temperature, temperatures), (trials[i].prior_precision, prior_precisions or ()))
+    at_edge = any(len(grid) > 1 and best in (min(grid), max(grid)) for best, grid in grids)
     return Calibration(candidates[i], trials[i], tuple(trials), at_edge)

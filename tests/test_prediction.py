@@ -248,6 +248,8 @@ def test_calibrate_the_prior():
         noise_variance=1e-3,
         samples=400,
     )
+    assert not found.at_edge
+    assert calibrate(model, posterior, x, y, temperatures=[1.0], prior_precisions=[1.0, 2.0], likelihood="gaussian").at_edge
     assert found.best.prior_precision == 1.0 and [t.prior_precision for t in found.trials] == [0.1, 1.0, 10.0]
     with pytest.raises(ValueError, match="at least one temperature"):
         calibrate(model, posterior, x, y, temperatures=[])

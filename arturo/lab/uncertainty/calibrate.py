@@ -56,11 +56,14 @@ def evaluate(
     method: str, configs: Sequence[RunConfig], images: Images, work: Work, sizes: dict[str, Any], out: Path
 ) -> tuple[Outcome, bool]:
     """The outcome, and whether it was there already: ``OUT/TASK/calibrate/METHOD-HASH.json``."""
+    effort = dataclasses.asdict(work)
+    if not METHODS[method].tuned:
+        effort = {name: effort[name] for name in ("samples", "seed")}
     what = {
         "format": FORMAT,
         "method": method,
         "configs": [config.key for config in configs],
-        "work": dataclasses.asdict(work),
+        "work": effort,
         "sizes": sizes,
     }
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]

@@ -99,11 +99,12 @@ def chosen(values: dict[str, Any]) -> str:
     """
     Example:
         >>> chosen({"temperature": 0.01, "prior_precision": 100.0, "held_out_nll": 0.4, "at_edge": True}), chosen({})
-        ('T = 0.01 (edge), prior 100', '–')
+        ('T = 0.01, prior 100 (edge)', '–')
     """
     if not values:
         return "–"
-    return f"T = {values['temperature']:g}{' (edge)' * values['at_edge']}, prior {values['prior_precision']:g}"
+    edge = " (edge)" if values["at_edge"] else ""
+    return f"T = {values['temperature']:g}, prior {values['prior_precision']:g}{edge}"
 
 
 def figure(outcomes: Sequence[Outcome]) -> Figure:
@@ -131,6 +132,6 @@ def draw(axes: Axes, outcome: Outcome) -> None:
     axes.bar(confidence, share, width=0.8 / BINS, color="0.85", label="share of predictions")
     axes.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--")
     axes.plot(confidence, accuracy, color="#D55E00", linewidth=1.5, marker="o", markersize=3)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1))
     axes.set_title(f"{METHODS[outcome.method].label}\nECE {100 * outcome.scores.ece:.1f} %", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
