@@ -131,7 +131,11 @@ def test_no_curvature_and_no_prior_needs_an_initial_variance(params):
         Arturo(params, initial_curvature=0.0, initial_variance=0.01, **off)
 
 
-@pytest.mark.parametrize("surrogate", ["adam", "hessian", "ggn", "hutchinson", torch.zeros_like], ids=["adam", "hessian", "ggn", "hutchinson", "function"])
+@pytest.mark.parametrize(
+    "surrogate",
+    ["adam", "hessian", "ggn", "hutchinson", torch.zeros_like],
+    ids=["adam", "hessian", "ggn", "hutchinson", "function"],
+)
 def test_rounded_state_is_for_the_filter(surrogate, params):
     with pytest.raises(ValueError, match=r"^Invalid state_dtype value: torch.bfloat16 with surrogate="):
         Arturo(params, surrogate=surrogate, state_dtype=torch.bfloat16)

@@ -42,7 +42,7 @@ def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: 
         found = train(config, digits, run=run, processes=Processes(parallel))
         if run is not None:
             assert run.result is not None and run.result["status"] == "finished"
-            assert read_run(run.path).values("train_loss") == [metrics.train_loss for metrics in found]
+            assert read_run(run.path).series("train_loss") == [metrics.train_loss for metrics in found]
     assert len(found) == 3
     for x, y in zip(found, expected, strict=True):
         losses = torch.tensor([[z.train_loss, z.test_loss] for z in (x, y)])
