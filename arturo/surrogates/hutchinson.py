@@ -27,7 +27,7 @@ def signs(like: Tensor, seed: Any) -> Tensor:
 
     Example:
         >>> signs(torch.zeros(8), rounding.seed(0, 1))
-        tensor([ 1.,  1., -1., -1.,  1.,  1.,  1.,  1.])
+        tensor([ 1.,  1., -1., -1., -1.,  1., -1.,  1.])
     """
     real = torch.view_as_real(like) if like.is_complex() else like
     entry = torch.arange(real.numel(), device=like.device).view(real.shape)

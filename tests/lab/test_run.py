@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from arturo.lab import atomic, data, models, run
+from arturo.lab import atomic, curvature, data, models, run
 from arturo.lab.augment import Pixels
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
@@ -30,6 +30,8 @@ from arturo.lab.tasks import TASKS
 from arturo.lab.train import evaluate, train
 
 DIGITS = data.load("digits")
+# The noisy task has a batch norm, for which there is no exact diagonal; tests/lab/test_curvature.py resumes those without.
+ANY = [name for name, entry in OPTIMIZERS.items() if entry.instrument is not curvature.extend]
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +185,7 @@ def test_death_at_every_point(tmp_path: Path) -> None:
         assert outcome(go(out, wanted)) == expected, n
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ANY)
 def test_stopped_in_the_middle_of_an_epoch(optimizer: str, tmp_path: Path) -> None:
     """Stopped after every step and every epoch but the last, once per process."""
     expected = outcome(go(tmp_path / "whole", config(optimizer)))
@@ -278,7 +280,7 @@ def test_divergence_ends_the_run_and_is_no_crash(tmp_path: Path, monkeypatch: py
     assert outcome(again)[1:3] == outcome(folder)[1:3]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ANY)
 def test_a_loss_that_is_not_finite_never_crashes(optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Bomb(nn.Module):
         """NaN from the fifth training batch on."""
