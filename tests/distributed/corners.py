@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import warnings
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from training import local, same_on_all, shard_like
 
-from arturo import PAPER, Arturo
+from arturo import PAPER, Arturo, sharding
 
 SHAPES = ((5, 6), (6, 4), (3, 2), (7,), (1,), (40, 7))
 KERNELS: dict[str, dict[str, Any]] = {
@@ -209,14 +210,14 @@ def partial_gradients(rank: int, world: int) -> None:
     p = torch.nn.Parameter(distribute_tensor(values(0)[0], mesh, [Shard(0)]))
     one, many = Arturo([whole], eta=2.0), Arturo([p], eta=2.0)
     whole.grad = torch.full_like(whole, float(world))
-    from torch.distributed.tensor import DTensor
-
-    p.grad = DTensor.from_local(torch.ones_like(whole), mesh, [Partial()]).redistribute(mesh, [Replicate()])
-    one.step(), many.step()
-    assert torch.equal(local(p), shard_like(whole.detach(), p))
-    unsummed = torch.nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Partial()]))
+    unsummed = DTensor.from_local(torch.ones_like(whole), mesh, [Partial()])
+    for grad in (unsummed, unsummed.redistribute(mesh, [Replicate()])):
+        p.grad = grad
+        one.step(), many.step()
+        assert torch.equal(local(p), shard_like(whole.detach(), p))
+    no_number = torch.nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Partial()]))
     for q, grad, message in (
-        (unsummed, DTensor.from_local(torch.ones(3), mesh, [Partial()]), "what is Partial is no number yet"),
+        (no_number, DTensor.from_local(torch.ones(3), mesh, [Partial()]), "what is Partial is no number yet"),
         (p, torch.ones_like(whole), "both must be DTensors or none"),
     ):
         optimizer = Arturo([q])
@@ -229,6 +230,56 @@ def partial_gradients(rank: int, world: int) -> None:
             raise AssertionError(message)
 
 
+def several_meshes(rank: int, world: int) -> None:
+    """Parameters over all processes, and others over halves of them, replicated: these halves lie inside of the whole."""
+    flat, square = init_device_mesh("cpu", (world,)), init_device_mesh("cpu", (2, world // 2))
+    placed = [
+        (flat, [Shard(0)]),
+        (square, [Replicate(), Shard(0)]),
+        (square, [Shard(0), Replicate()]),
+        (square, [Shard(0)] * 2),
+    ]
+    first = values(0)[: len(placed)]
+    one = Arturo([torch.nn.Parameter(x.clone()) for x in first], kl_bound=None)
+    many = Arturo([torch.nn.Parameter(distribute_tensor(x, *y)) for x, y in zip(first, placed, strict=True)], kl_bound=None)
+    for t in range(3):
+        for optimizer in (one, many):
+            for p, g in zip(params(optimizer), values(1 + t)[: len(placed)], strict=True):
+                p.grad = distribute_tensor(g, p.device_mesh, p.placements) if hasattr(p, "device_mesh") else g
+        one.step()
+        with CommDebugMode() as seen:
+            many.step()
+        assert seen.get_total_counts() == many.last_step.evaluations + 2
+        same_on_all(many.last_step)
+        torch.testing.assert_close(torch.tensor(many.last_step), torch.tensor(one.last_step), rtol=1e-5, atol=0)
+    assert_equal(many, one, rtol=1e-4, atol=1e-6)
+
+
+def dimension_by_dimension(rank: int, world: int) -> None:
+    """Where the sharded dimensions are not all there is, there is a reduction along each, to the same bits."""
+    _, many = make(world)
+    at_once = sharding.find(many.param_groups).totals([0.1 * (rank + 1), 1e-30])
+    with mock.patch.object(dist, "get_world_size", lambda: 2 * world):
+        shards = sharding.find(many.param_groups)
+    with CommDebugMode() as seen:
+        found = shards.totals([0.1 * (rank + 1), 1e-30])
+    assert found == at_once and seen.get_total_counts() == 2
+    torch.testing.assert_close(torch.tensor(found), torch.tensor([0.1 * world * (world + 1) / 2, world * 1e-30]))
+
+
+def overlapping(rank: int, world: int) -> None:
+    """Groups of processes that overlap by accident have no process that counts for all."""
+    meshes = [DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [0, 1, 3])]
+    if rank < 2:
+        local_params = [torch.nn.Parameter(DTensor.from_local(torch.ones(1), mesh, [Shard(0)])) for mesh in meshes]
+        try:
+            sharding.find([{"params": local_params}])
+        except RuntimeError as error:
+            assert "[0, 1, 2] and [0, 1, 3]" in str(error)
+        else:
+            raise AssertionError("not noticed")
+
+
 SOLVED: dict[str, dict[str, Any]] = {
     "unset-bound": {"kl_bound": None, "weight_decay": 10.0},
     "capturable": {"kl_bound": 0.01, "capturable": True},
@@ -236,5 +287,7 @@ SOLVED: dict[str, dict[str, Any]] = {
     "paper": {"kl_bound": 0.01, **PAPER},
     "paper-capturable": {"kl_bound": 0.01, **PAPER, "capturable": True},
     "tensor-lr": {"kl_bound": 0.01, "lr": torch.tensor(0.5), "capturable": True},
+    "adam": {"kl_bound": 0.01, "surrogate": "adam"},
+    "adam-capturable": {"kl_bound": 0.01, "surrogate": "adam", "capturable": True},
     "bfloat16-state": {"kl_bound": 0.01, "eta": 1.0, "state_dtype": torch.bfloat16},
 }
