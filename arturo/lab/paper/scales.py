@@ -65,8 +65,8 @@ SCALES: Registry[Scale] = Registry(
             "a reduction for two CPU cores: a part of the images, few epochs, three seeds",
             tasks={
                 "fmnist-cnn": Share(epochs=8, subset=10_000),
-                "cifar10-cnn": Share(epochs=4, subset=15_000),
-                "cifar100-cnn": Share(epochs=4, subset=15_000),
+                "cifar10-cnn": Share(epochs=4, subset=10_000),
+                "cifar100-cnn": Share(epochs=4, subset=10_000),
                 "fmnist-resnet18": Share(epochs=4, subset=5_500),
             },
             seeds=range(3),

@@ -62,8 +62,8 @@ def test_cpu_scale_is_the_one_declared() -> None:
     configs = ARTEFACTS["table1"].configs(SCALES["cpu"])
     assert len(configs) == 4 * 3 * 5 and {(c.task, c.epochs, c.subset, c.threads) for c in configs} == {
         ("fmnist-cnn", 8, 10_000, 1),
-        ("cifar10-cnn", 4, 15_000, 1),
-        ("cifar100-cnn", 4, 15_000, 1),
+        ("cifar10-cnn", 4, 10_000, 1),
+        ("cifar100-cnn", 4, 10_000, 1),
         ("fmnist-resnet18", 4, 5_500, 1),
     }
     names = {c.name for c in configs if c.task == "fmnist-cnn" and c.optimizer == "sgd"}
