@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     if any(outcome.chosen.get("at_edge") for outcome in outcomes):
         notes.append("(edge): temperature or prior precision is the least or the largest that was tried.")
     page = Page(arguments.task, shown(arguments.argv), protocol, outcomes, [*notes, *left_out])
-    scores = table(f"{task.title}, {sizes['test']:,} test images", *page.headings[:6])
+    scores = table(f"{task.title}, {sizes['test']:,} test images", "method", "acc. %", "NLL", "ECE %", "Brier", "AUROC %")
     for row in page.rows():
         scores.add_row(*(Text.from_markup(cell.replace("**", "")) for cell in row[:6]))
     console.print(scores)

@@ -141,7 +141,7 @@ def test_the_command_goes_on_and_repeats(
     assert "| deep ensemble of 5 |" in page and "calibrate-digits-mlp.png" in page
 
     assert cli.main(command) == 0
-    assert "6 of 6 runs are there already" in capsys.readouterr().out
+    assert "6 of 6 runs" in capsys.readouterr().out
     for name in names[:2]:
         assert (tmp_path / "out" / name).read_bytes() == written[name]
     (damaged,) = (tmp_path / "out/digits-mlp/calibrate").glob("point-*.json")
