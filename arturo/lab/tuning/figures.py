@@ -36,7 +36,7 @@ def write_figures(
     for name, figure in figures.items():
         figure.suptitle(title, fontsize=10)
         paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1], dpi=160)
+        figure.savefig(paths[-1], dpi=120)
     return paths
 
 
@@ -142,6 +142,7 @@ def finish(axes: Axes, x: str, y: tuple[float, float], legend: bool = True) -> N
     axes.set_title(SCORE, loc="left", fontsize=9)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylim(*y)
+    axes.set_xlim(left=0.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(labelsize=8)

@@ -60,7 +60,7 @@ def write_overview(found: Sequence[Found], folder: Path) -> list[Path]:
         for name, figure in figures.items():
             figure.suptitle(f"{TASKS[task].title}: {budget(group[0])}", fontsize=10)
             paths.append(folder / name)
-            figure.savefig(paths[-1], dpi=160)
+            figure.savefig(paths[-1], dpi=120)
             parts.append(f"![{name.removesuffix('.png')}]({name})\n")
         if any(search.config.search["crossed"] for search in group):
             parts.append(cross_table(group))
@@ -85,8 +85,8 @@ def about(group: Sequence[Found]) -> str:
     return (
         f"Protocol {how['protocol']}: {studies}{trials} trials for each optimizer, {budget(group[0])}. Validation: the "
         "winner's mean over folds and seeds ± doubled standard error, which is too high, as the best of many always is. "
-        "Test: the winner trained on all training images, mean over seeds ± doubled standard error; nobody had looked at the "
-        "test set before."
+        "Test: the winner trained on all training images, mean over seeds ± doubled standard error; the search had not "
+        "looked at the test set before."
     )
 
 
