@@ -48,7 +48,8 @@ def is_sharded(x: Tensor) -> bool:
 
 def find(param_groups: Iterable[Mapping[str, Any]]) -> Shards | None:
     """The processes over which the sums of these parameters go; None if all parameters are plain."""
-    sharded = [p for group in param_groups for p in group["params"] if is_sharded(p)]
+    plain = torch.nn.Parameter  # nearly all are: no call for each
+    sharded = [p for group in param_groups for p in group["params"] if type(p) is not plain and is_sharded(p)]
     return Shards(sharded) if sharded else None
 
 
