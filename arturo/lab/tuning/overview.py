@@ -85,7 +85,7 @@ def about(group: Sequence[Found]) -> str:
     return (
         f"Protocol {how['protocol']}: {studies}{trials} trials for each optimizer, {budget(group[0])}. Validation: the "
         "winner's mean over folds and seeds ± doubled standard error, which is too high, as the best of many always is. "
-        "Test: the winner trained on all training images, mean over seeds ± doubled standard error; the search had not "
+        "Test: the winner trained with no fold held out, mean over seeds ± doubled standard error; the search had not "
         "looked at the test set before."
     )
 

@@ -21,7 +21,7 @@ from arturo.lab.tuning.outcome import read_rows
 from arturo.lab.tuning.protocols import Search
 from arturo.lab.tuning.study import open_storage
 
-TRIALS = 6
+TRIALS = 4
 SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 8 --subset 96 --studies 1 --no-prune")
 
 
