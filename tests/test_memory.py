@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.profiler import ProfilerActivity, profile
 
 from arturo import Arturo
@@ -21,6 +22,14 @@ MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
 needs_extension = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
 BFLOAT16_STATE = {"state_dtype": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def plain_frames() -> Iterator[None]:
+    """A compiled call that raised leaves Dynamo's frame evaluation on, under which a caller holds its arguments longer."""
+    before = set_eval_frame(None)
+    yield
+    set_eval_frame(before)
 
 
 def peak_allocated(function: Callable[[], object]) -> int:
