@@ -59,7 +59,6 @@ CASES = {
         **{f"hsdp-{x}": functools.partial(equality.hsdp, options=x) for x in OPTIONS[1:]},
         "several-meshes": corners.several_meshes,
         "dimension-by-dimension": corners.dimension_by_dimension,
-        "overlapping": corners.overlapping,
         "fsdp2-and-tensor-parallel": functools.partial(equality.both, options="mixed"),
         **{
             name: case
