@@ -1,6 +1,7 @@
 """DTensors and DDP in a single process: the same bits as plain parameters. tests/distributed has several processes."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +66,31 @@ def test_state_of_shards_survives_a_state_dict(mesh):
         assert type(x) is type(y) and x.dtype == y.dtype
         assert torch.equal(x, y) if x.dim() == 0 else torch.equal(x.to_local(), y.to_local())
     assert second.state[q]["mean"].dtype == torch.float32
+
+
+def test_groups_of_processes_that_overlap_are_refused(monkeypatch):
+    """No process could count for all. The meshes are stand-ins: their process groups are lists of ranks."""
+
+    class Mesh:
+        device_type = "cpu"
+
+        def __init__(self, ranks):
+            self.mesh = torch.tensor(ranks)
+
+        def get_coordinate(self):
+            return (0,)
+
+        def size(self, dim):
+            return len(self.mesh)
+
+        def get_group(self, dim):
+            return self.mesh.tolist()
+
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "get_process_group_ranks", list)
+    with pytest.raises(RuntimeError, match=r"\[0, 1, 2\] and \[0, 1, 3\]"):
+        sharding.Shards([SimpleNamespace(device_mesh=Mesh(ranks), placements=(Shard(0),)) for ranks in ([0, 1, 2], [0, 1, 3])])
 
 
 def test_plain_parameters_need_no_processes(monkeypatch, kernel, quadratic):

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from training import local, same_on_all, shard_like
@@ -265,19 +265,6 @@ def dimension_by_dimension(rank: int, world: int) -> None:
         found = shards.totals([0.1 * (rank + 1), 1e-30])
     assert found == at_once and seen.get_total_counts() == 2
     torch.testing.assert_close(torch.tensor(found), torch.tensor([0.1 * world * (world + 1) / 2, world * 1e-30]))
-
-
-def overlapping(rank: int, world: int) -> None:
-    """Groups of processes that overlap by accident have no process that counts for all."""
-    meshes = [DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [0, 1, 3])]
-    if rank < 2:
-        local_params = [torch.nn.Parameter(DTensor.from_local(torch.ones(1), mesh, [Shard(0)])) for mesh in meshes]
-        try:
-            sharding.find([{"params": local_params}])
-        except RuntimeError as error:
-            assert "[0, 1, 2] and [0, 1, 3]" in str(error)
-        else:
-            raise AssertionError("not noticed")
 
 
 SOLVED: dict[str, dict[str, Any]] = {
