@@ -16,9 +16,8 @@ from arturo import checkpoint, hyperparameters, sampling, sharding
 from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
-from arturo.kernels import Kernel, compiled, eager, foreach, native
-from arturo.kernels.averaged import Averaged
 from arturo.kernels.batch import sum_dtype
+from arturo.kernels.choice import device_kernel, host_kernel
 from arturo.posterior import Posterior
 from arturo.snapshot import Curvature, posterior_of
 from arturo.state import batch_names, initial_state
@@ -280,9 +279,9 @@ class Arturo(Optimizer):
         diagonals.attach(slots, self._diagonals)
         slots = [slot.as_vectors() for slot in slots]
         if on_device:
-            device_step(slots, _device_kernel, self._info, shards)
+            device_step(slots, device_kernel, self._info, shards)
         else:
-            info = host_step(slots, _host_kernel, shards)
+            info = host_step(slots, host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
             self._warn_missing(info)
         return loss
@@ -409,40 +408,3 @@ class Arturo(Optimizer):
             for p in group["params"]:
                 if p in self.state:
                     checkpoint.unseal(p, self.state[p])
-
-
-def _host_kernel(slot: Slot) -> Kernel:
-    """What does the passes: a kernel, behind the averages of a surrogate that keeps some."""
-    kernel = _host_passes(slot)
-    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
-
-
-def _device_kernel(slot: Slot) -> Kernel:
-    """The same on a device."""
-    kernel = _device_passes(slot)
-    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
-
-
-def _host_passes(slot: Slot) -> Kernel:
-    """The C++ passes where they were built, else the loop; unless told."""
-    group = slot.group
-    if group["foreach"] is not None or group["fused"] is False:
-        return foreach if group["foreach"] else eager
-    if native.available():
-        return native
-    if group["fused"]:
-        return compiled
-    native.say_once_that_it_is_missing()
-    return eager
-
-
-def _device_passes(slot: Slot) -> Kernel:
-    """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
-    if torch.compiler.is_compiling():
-        return foreach if slot.group["foreach"] else eager
-    if slot.group["fused"]:
-        return compiled
-    chosen = slot.group["foreach"]
-    if chosen is None:
-        chosen = all(p.device.type != "cpu" for p in slot.param)
-    return foreach if chosen else eager
