@@ -31,7 +31,7 @@ from arturo.sampling import (
     sharded_like,
     standard_normal,
 )
-from arturo.sharding import is_sharded, to_local
+from arturo.sharding import drop_gathered, is_sharded, to_local
 from arturo.state import HALF
 
 FORMAT = "arturo.Posterior 1"
@@ -199,6 +199,7 @@ class Posterior:
             if any(p is None for p in own.values()):
                 raise ValueError("this posterior comes from a file: pass the model whose parameters are meant")
             return own  # type: ignore[return-value]
+        drop_gathered(self.mean.values())
         named = dict(model.named_parameters())
         by_id = {id(p): name for name, p in named.items()}
         found: dict[str, Tensor] = {}

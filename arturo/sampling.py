@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from arturo.kernels import rounding
 from arturo.kernels.eager import follow_parameter
-from arturo.sharding import is_sharded, to_local
+from arturo.sharding import drop_gathered, is_sharded, to_local
 
 _PUT: dict[Tensor, list[tuple[object, Tensor]]] = {}  # parameter -> (whose draw replaced it, the value before), ...
 
@@ -42,10 +42,12 @@ def replaced(params: Sequence[Tensor], values: Iterable[Tensor]) -> Iterator[Non
                 _PUT.setdefault(p, []).append((block, p.detach().clone()))
                 put.append(p)
                 p.copy_(value)
+        drop_gathered(put)
         yield
     finally:
         for p in put:
             _take_out(p, block)
+        drop_gathered(put)
 
 
 @torch.no_grad()

@@ -148,6 +148,23 @@ def _places(device: torch.device) -> Tensor:
     return torch.tensor([2.0**place for place in range(LOWEST, HIGHEST, 32)], device=device, dtype=torch.float64)
 
 
+def drop_gathered(params: Iterable[Tensor]) -> None:
+    """Let FSDP2 gather the weights anew in the next forward pass, if any of ``params`` is sharded.
+
+    Its outermost module keeps what it has gathered after a forward pass without backward, and would not see that the
+    shards have changed since; nor does it show its sharded parameters as long. Resharding is safe at any time: a backward
+    pass that needs the weights gathers them again.
+    """
+    if not any(is_sharded(p) for p in params):
+        return
+    from torch.distributed._composable_state import _module_state_mapping  # no other place knows all of them
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in list(_module_state_mapping):
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def like(local: Tensor, p: Any) -> Tensor:
     """A DTensor with the placements of ``p`` whose shard here is ``local``; complex parameters have real state."""
     from torch.distributed.tensor import DTensor

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.posterior import Posterior, check, some, weight_of
-from arturo.sharding import is_sharded
+from arturo.sharding import drop_gathered, is_sharded
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
 NAMES = ("ggn", "surrogate")
@@ -85,6 +85,7 @@ def _curvatures(
 def _names(optimizer: Optimizer, taking_part: dict[int, tuple[Tensor, Any]], model: nn.Module | None) -> dict[int, str]:
     """The model's names, else those the optimizer was given (``named_parameters()``), else numbers."""
     if model is not None:
+        drop_gathered(p for p, _ in taking_part.values())
         by_id = {id(p): name for name, p in model.named_parameters()}
         for i, (p, _) in taking_part.items():
             if id(p) not in by_id:

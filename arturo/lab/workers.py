@@ -1,4 +1,4 @@
-"""Many trainings at once, each in a process of its own. Something else to spread them over has its place here: train_all.
+"""Many trainings at once, each in a process of its own; :mod:`arturo.lab.cluster` has the same on a Ray cluster.
 
 A worker gets configs through a pipe and answers with :class:`News`. The pipe is also how it is stopped: it becomes readable
 when the parent says so, and when the parent is gone. Either way the worker saves a checkpoint and ends. Signals of the
@@ -26,6 +26,7 @@ import torch
 
 from arturo.lab import data
 from arturo.lab.config import RunConfig
+from arturo.lab.data import ImageData
 from arturo.lab.epoch import EpochMetrics, StepMetrics
 from arturo.lab.errors import LabError
 from arturo.lab.interrupt import SIGNALS
@@ -120,7 +121,7 @@ def train_all(
                     workers.remove(worker)
                     if worker.config is not None:
                         again = not stopping and attempts[worker.config] < ATTEMPTS
-                        tell(lost(latest[worker.config], worker.end(), again, stopping))
+                        tell(lost(latest[worker.config], ending(worker.end()), attempts[worker.config], again, stopping))
                         if again:
                             waiting.appendleft(worker.config)
     finally:
@@ -150,16 +151,22 @@ def found(config: RunConfig, out: Path) -> News:
     )
 
 
-def lost(before: News, code: int | None, again: bool, stopping: bool) -> News:
-    """The worker of a run is gone."""
-    how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+def ending(code: int | None) -> str:
+    """What became of a process, from its exit code."""
+    return "its process " + (
+        "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    )
+
+
+def lost(before: News, how: str, attempts: int, again: bool, stopping: bool) -> News:
+    """Whoever trained a run is gone."""
     if stopping:
         state, what = "stopped", "the same command goes on from its last checkpoint"
     elif again:
         state, what = "waiting", "going on from its last checkpoint in another one"
     else:
-        state, what = "failed", f"{ATTEMPTS} times; the same command goes on from its last checkpoint"
-    return News(before.config, state, math.floor(before.epochs), before.accuracy, message=f"its process {how}; {what}")
+        state, what = "failed", f"{attempts} times; the same command goes on from its last checkpoint"
+    return News(before.config, state, math.floor(before.epochs), before.accuracy, message=f"{how}; {what}")
 
 
 @dataclass
@@ -240,23 +247,29 @@ def work(
     with suppress(EOFError, OSError):
         while (config := connection.recv()) is not None:
             try:
-                tell(train_one(config, out, data_dir, checkpoint_seconds, tell, stop=connection.poll))
-            except LabError as error:
-                tell(News(config, "failed", message=str(error)))
+                loaded = load(TASKS[config.task].data, data_dir)
+                tell(train_one(config, loaded, out, checkpoint_seconds, tell, stop=connection.poll))
             except Exception as error:
-                tell(News(config, "failed", message=f"{type(error).__name__}: {error}", details=traceback.format_exc()))
+                tell(failed(config, error))
+
+
+def failed(config: RunConfig, error: Exception) -> News:
+    """An error as news: ours in a line, any other with its traceback."""
+    if isinstance(error, LabError):
+        return News(config, "failed", message=str(error))
+    details = "".join(traceback.format_exception(error))
+    return News(config, "failed", message=f"{type(error).__name__}: {error}", details=details)
 
 
 def train_one(
     config: RunConfig,
+    loaded: ImageData,
     out: Path,
-    data_dir: Path | None,
     checkpoint_seconds: float | None,
-    tell: Callable[[News], None],
+    tell: Callable[[News], object],
     stop: Callable[[], bool],
 ) -> News:
     """Train or go on with one run; its last news."""
-    loaded = load(TASKS[config.task].data, data_dir)
     with open_run(out, config, checkpoint_seconds) as folder:
         last = found(config, out)
         if last.reused:  # another process was faster

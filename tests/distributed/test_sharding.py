@@ -6,6 +6,7 @@ import functools
 
 import checkpoints
 import corners
+import draws
 import equality
 import laboratory
 import pytest
@@ -30,6 +31,8 @@ CASES = {
         **{f"fsdp2-{x}": functools.partial(equality.fsdp2, options=x) for x in OPTIONS},
         **{f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x) for x in ("mixed",)},
         "partial": corners.partial_gradients,
+        "predicted": draws.predicted,
+        "variational": draws.variational,
         **{
             f"laboratory-{parallel}-{x}": functools.partial(laboratory.interrupted_and_resumed, parallel=parallel, optimizer=x)
             for parallel, x in (("ddp", "arturo"), ("fsdp2", "arturo"))

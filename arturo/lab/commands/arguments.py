@@ -49,14 +49,16 @@ def machine(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_jobs(sub: argparse._ActionsContainer) -> None:
-    """How many at once. Read by :func:`jobs`."""
-    sub.add_argument("--jobs", type=int, default=1, metavar="K", help="trainings at the same time (default: 1)")
+    """How many at once, and where. Read by :func:`jobs` and :func:`arturo.lab.commands.many.crew`."""
+    sub.add_argument("--jobs", type=int, metavar="K", help="trainings at the same time (default: 1; with --ray: all that fit)")
+    sub.add_argument("--ray", metavar="ADDRESS", help="train on this Ray cluster; auto: the one that this machine is a node of")
 
 
-def jobs(arguments: argparse.Namespace) -> int:
-    if arguments.jobs < 1:
+def jobs(arguments: argparse.Namespace) -> int | None:
+    """As given."""
+    if arguments.jobs is not None and arguments.jobs < 1:
         raise ConfigError(f"jobs: must be an integer >= 1, got {arguments.jobs}")
-    return int(arguments.jobs)
+    return arguments.jobs  # type: ignore[no-any-return]
 
 
 def add_target(sub: argparse._ActionsContainer) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_machine, add_scale, jobs, machine
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_machine, add_scale, machine
 from arturo.lab.commands.fetch import provide
 from arturo.lab.commands.listing import table
 from arturo.lab.commands.many import shown, train_many
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         PRIOR_PRECISIONS,
         arguments.seed,
     )
-    code = train_many(every, arguments.out, jobs(arguments), arguments, console)
+    code = train_many(every, arguments.out, arguments, console)
     if code:
         return code
     bad = [c.name for c in every if found(c, arguments.out).state != "finished"]

@@ -17,7 +17,6 @@ from arturo.lab.commands.arguments import (
     add_machine,
     add_scale,
     add_target,
-    jobs,
     machine,
     target,
 )
@@ -38,6 +37,7 @@ def add(commands: Any) -> None:
         arturo compare digits-mlp digits-cnn --seeds 5 --epochs 10 --jobs 2
         arturo compare digits-mlp --optimizers sgd arturo --seeds 0,5,8 --set sgd.lr=0.05 arturo.kl_bound=0.1
         arturo compare fmnist-cnn --optimizers adamw arturo --epochs 12 --subset 20000 --out runs/first-look
+        arturo compare fmnist-cnn cifar10-cnn --seeds 10 --ray auto
         """,
     )
     sub.description = (
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     console = Console()
-    aim, at_once = target(arguments), jobs(arguments)
+    aim = target(arguments)
     configs = plan(
         arguments.tasks,
         arguments.optimizers,
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         overrides=parse_overrides(arguments.set, arguments.optimizers),
         **machine(arguments),
     )
-    code = train_many(configs, arguments.out, at_once, arguments, console)
+    code = train_many(configs, arguments.out, arguments, console)
     if code > 1:  # interrupted: there is more to come
         return code
     records, problems = read_all(configs, arguments.out)

@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
+from arturo.lab.commands.arguments import jobs
 from arturo.lab.commands.fetch import provide
 from arturo.lab.config import RunConfig
+from arturo.lab.errors import ConfigError
 from arturo.lab.interrupt import interruptible
 from arturo.lab.overview import Overview
 from arturo.lab.records import Problem, Record, RecordError, read_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available
 from arturo.lab.wording import count
-from arturo.lab.workers import OVER, found, train_all
+from arturo.lab.workers import OVER, News, found, train_all
 
 
-def train_many(configs: Sequence[RunConfig], out: Path, jobs: int, arguments: argparse.Namespace, console: Console) -> int:
+class Crew(NamedTuple):
+    """Who trains."""
+
+    train_all: Callable[..., list[News]]  # called like arturo.lab.workers.train_all
+    jobs: int  # at the same time
+    elsewhere: bool  # on other machines, whose devices are not ours
+
+
+@contextmanager
+def crew(arguments: argparse.Namespace, configs: Sequence[RunConfig], at_once: int | None = None) -> Iterator[Crew]:
+    """Processes of this machine, ``--jobs`` or ``at_once`` of them; with ``--ray`` the nodes of a cluster."""
+    wanted = at_once or jobs(arguments)
+    if arguments.ray is None:
+        yield Crew(train_all, wanted or 1, elsewhere=False)
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("ray: needs Ray; to install it: pip install 'arturo[ray]'")
+    from arturo.lab.cluster import connected
+
+    with connected(arguments.ray) as cluster:
+        yield Crew(cluster.train_all, wanted or cluster.capacity(configs), elsewhere=True)
+
+
+def train_many(
+    configs: Sequence[RunConfig], out: Path, arguments: argparse.Namespace, console: Console, at_once: int | None = None
+) -> int:
     """Train what is not over yet, with the overview on.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
     """
+    jobs(arguments)  # a mistake is said before anything is read
     before = [found(config, out) for config in configs]
     missing = [news.config for news in before if news.state == "waiting"]
     if reused := sum(news.reused for news in before):
         console.print(f"already there: {reused} of {count(len(configs), 'run')}", highlight=False)
-    for device in dict.fromkeys(config.device for config in missing):
-        available(device)
     for name in dict.fromkeys(TASKS[config.task].data for config in missing):
         provide(name, arguments, console)  # what is wrong with it is said now, once
 
-    with interruptible() as stop, Overview(configs, jobs, console) as overview:
-        last = train_all(configs, out, jobs, data_dir=arguments.data_dir, on_news=overview.on_news, stop=stop)
+    with interruptible() as stop, crew(arguments, missing, at_once) as who:
+        for device in dict.fromkeys(config.device for config in missing if not who.elsewhere):
+            available(device)
+        with Overview(configs, who.jobs, console) as overview:
+            last = who.train_all(configs, out, who.jobs, data_dir=arguments.data_dir, on_news=overview.on_news, stop=stop)
     failed = [news for news in last if news.state == "failed"]
     for news in failed:
         print(news.details, end="", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from arturo.lab.commands.arguments import add_command, add_data, add_jobs, jobs
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs
 from arturo.lab.commands.many import read_all, train_many
 from arturo.lab.errors import RunError
 from arturo.lab.paper.artefacts import ARTEFACTS
@@ -56,12 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     artefact, scale = ARTEFACTS[arguments.artefact], SCALES[arguments.scale]
     configs = artefact.configs(scale, arguments.tasks)
     out: Path = Path("runs") / arguments.scale if arguments.out is None else arguments.out
-    folder, at_once = out / artefact.folder, jobs(arguments)
-    if artefact.timing:
-        at_once = 1  # they would slow each other down
+    folder = out / artefact.folder
+    at_once = 1 if artefact.timing else None  # they would slow each other down
     code = 0
     if not arguments.no_train:
-        code = train_many(configs, folder, at_once, arguments, console)
+        code = train_many(configs, folder, arguments, console, at_once)
         if code > 1:  # interrupted: there is more to come
             return code
     records, problems = read_all(configs, folder)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_scale, jobs
 from arturo.lab.commands.fetch import provide
-from arturo.lab.commands.many import shown
+from arturo.lab.commands.many import crew, shown
 from arturo.lab.config_file import write_config_file
 from arturo.lab.errors import ConfigError
 from arturo.lab.interrupt import interruptible
@@ -107,15 +107,17 @@ def run(arguments: argparse.Namespace) -> int:
     url = arguments.storage or f"sqlite:///{folder / 'study.db'}"
     if arguments.dashboard:
         return dashboard(url)
-    available(arguments.device)
+    alone = arguments.ray is None and jobs(arguments) in (None, 1)
+    if arguments.ray is None:
+        available(arguments.device)
     provide(TASKS[arguments.task].data, arguments, console)
 
     from arturo.lab.tuning.trial import training
 
-    with interruptible() as stop:
-        trainer = training(jobs(arguments), arguments.data_dir, stop)
+    with interruptible() as stop, crew(arguments, found[0].configs({}, fold=1)) as who:
+        trainer = training(None if alone else who.train_all, who.jobs, arguments.data_dir, stop)
         try:
-            rows = search_all(arguments, found, url, folder, trainer, console)
+            rows = search_all(arguments, found, url, folder, trainer, who.jobs, console)
             if not arguments.worker:
                 conclude(arguments, found, rows, file, trainer, console)
         except KeyboardInterrupt:
@@ -153,7 +155,7 @@ def searches(arguments: argparse.Namespace) -> list[Search]:
 
 
 def search_all(
-    arguments: argparse.Namespace, found: list[Search], url: str, folder: Path, trainer: Trainer, console: Console
+    arguments: argparse.Namespace, found: list[Search], url: str, folder: Path, trainer: Trainer, at_once: int, console: Console
 ) -> list[Row]:
     """Every study until its last trial. All rows."""
     from arturo.lab.tuning.display import SearchDisplay
@@ -182,7 +184,7 @@ def search_all(
                 trainer,
                 folder / "scratch",
                 prune=prune,
-                at_once=math.ceil(jobs(arguments) / first.seeds),
+                at_once=math.ceil(at_once / first.seeds),
                 crossed=crossed if search.study == 0 else {},
                 on_trials=display.on_trials,
             )

@@ -13,8 +13,9 @@ from optuna.trial import Trial, TrialState
 
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
+from arturo.lab.tasks import TASKS
 from arturo.lab.tuning.protocols import Search
-from arturo.lab.workers import CHECKPOINT_SECONDS, OVER, train_all, train_one
+from arturo.lab.workers import CHECKPOINT_SECONDS, OVER, News, load, train_one
 
 WORST = 0.0  # the score of a configuration that diverged on any fold: no accuracy is lower
 
@@ -30,14 +31,20 @@ class Judged:
 Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs in run folders under a path
 
 
-def training(jobs: int, data_dir: Path | None, stop: Callable[[], bool]) -> Trainer:
-    """One run after the other in this process, or several at once in others. One that is over is left alone."""
+def training(train: Callable[..., list[News]] | None, jobs: int, data_dir: Path | None, stop: Callable[[], bool]) -> Trainer:
+    """``jobs`` at a time through ``train``, which is called like :func:`arturo.lab.workers.train_all`. One that is over is
+    left alone. None: one after the other in this process, which spares a run of seconds the start of another.
+    """
+
+    def here(config: RunConfig, out: Path) -> News:
+        loaded = load(TASKS[config.task].data, data_dir)
+        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda news: None, stop)
 
     def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
-        if jobs > 1:
-            last = train_all(configs, out, jobs, data_dir=data_dir, stop=stop)
-        else:  # no process to start for a run of seconds
-            last = [train_one(config, out, data_dir, CHECKPOINT_SECONDS, lambda news: None, stop) for config in configs]
+        if train is None:
+            last = [here(config, out) for config in configs]
+        else:
+            last = train(configs, out, jobs, data_dir=data_dir, stop=stop)
         for news in last:
             if news.state == "failed":
                 raise RunError(f"{news.config.name}: {news.message}")

@@ -174,18 +174,17 @@ def test_several_folds_at_once(empty: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "error"), [("failed", RunError), ("stopped", KeyboardInterrupt)])
-def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)
-    monkeypatch.setattr(trial, "train_all", lambda configs, *rest, **named: [News(c, state, message="why") for c in configs])
     with pytest.raises(error):
-        trial.training(2, None, lambda: False)([config], tmp_path)
+        trial.training(lambda *_, **__: [News(config, state, message="why")], 2, None, lambda: False)([config], tmp_path)
 
 
-def test_runs_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_other_processes(tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)
     ends = iter([News(config, "finished", 1.0, accuracy=0.75), News(config, "diverged", 1.0)])
-    monkeypatch.setattr(trial, "train_all", lambda configs, *rest, **named: [next(ends) for _ in configs])
-    assert trial.training(2, None, lambda: False)([config] * 2, tmp_path) == [Judged(0.75, False), Judged(0.0, True)]
+    train = trial.training(lambda configs, *_, **__: [next(ends) for _ in configs], 2, None, lambda: False)
+    assert train([config] * 2, tmp_path) == [Judged(0.75, False), Judged(0.0, True)]
 
 
 def test_quasi_random_first_and_the_same_shares_for_all() -> None:

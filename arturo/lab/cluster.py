@@ -1,0 +1,426 @@
+"""Many trainings on a Ray cluster: the runs, news and numbers of :func:`arturo.lab.workers.train_all`.
+
+A run is a Ray task. On a node that sees our run folders (this machine, or a file system that the nodes share) it trains in the
+run's own folder. On one that does not it trains in a folder there, which begins as a copy of ours, and sends its files back
+with every checkpoint. Either way a run whose worker or node dies goes on from its last checkpoint on another one.
+
+Nodes need arturo and Ray in the same versions as here. Data comes from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray import ObjectRef
+from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import arturo
+from arturo.lab import atomic, data
+from arturo.lab.config import RunConfig
+from arturo.lab.data import ImageData
+from arturo.lab.errors import ConfigError, RunError
+from arturo.lab.interrupt import SIGNALS
+from arturo.lab.lock import Locked, locked
+from arturo.lab.tasks import TASKS
+from arturo.lab.workers import CHECKPOINT_SECONDS, News, failed, found, lost, train_one
+
+ATTEMPTS = 5  # for each run; nodes come and go
+LOOK_EVERY = 0.2  # seconds between two looks at what the nodes say
+LOCK_SECONDS = 60.0  # a process of a node that is given up may hold its run's folder so long
+FILES = ("config.json", "environment.json", "metrics.jsonl", "steps.jsonl", "checkpoint.pt", "result.json")  # order of writing
+
+Files = dict[str, bytes]  # of a run folder, by name
+
+
+NO_CLUSTER = (
+    "ray: no cluster at {} ({}); `ray start --head` makes this machine one, and its output has the command for further nodes"
+)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """The Ray cluster at ``address``, or with ``"auto"`` the one that this machine is a node of."""
+    check_address(address)
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        ray.init(address=address, namespace=f"arturo-{uuid.uuid4().hex}", log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(NO_CLUSTER.format(address, str(error).splitlines()[0])) from error
+    finally:
+        for number, handler in handlers.items():  # Ray takes some of them
+            signal.signal(number, handler)
+    try:
+        yield Cluster()
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Whether there is somebody: Ray itself tries for minutes.
+
+    Example:
+        >>> check_address("auto")
+        >>> check_address("head")
+        Traceback (most recent call last):
+        ...
+        arturo.lab.errors.ConfigError: ray: must be auto, HOST:PORT or ray://HOST:PORT, got 'head'
+    """
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"ray: must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(NO_CLUSTER.format(address, error)) from error
+
+
+def demand(config: RunConfig) -> dict[str, float]:
+    """What a run takes of its node, as Ray counts it.
+
+    Example:
+        >>> demand(RunConfig.for_task("digits-mlp", "sgd", threads=2))
+        {'CPU': 2, 'GPU': 0}
+    """
+    if config.device.startswith("cuda:"):
+        raise ConfigError(f"device: on a cluster Ray chooses the GPU; say cuda, got {config.device}")
+    return {"CPU": config.threads or TASKS[config.task].threads or 1, "GPU": int(config.device != "cpu")}
+
+
+@dataclass
+class Attempt:
+    """A run that is on its way."""
+
+    config: RunConfig
+    number: int  # which one it is of all; what an earlier one still says is not heard
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a node needs to know of a run."""
+
+    config: RunConfig
+    images: ObjectRef[Any]  # the data set
+    files: ObjectRef[Any] | None  # of the run so far
+    out: Path
+    token: Path | None  # see visible_token
+    checkpoint_seconds: float | None
+    number: int  # of the attempt
+    threads: int
+    lock_seconds: float  # how long to wait for somebody else to leave the folder
+    version: str = arturo.__version__
+
+
+@dataclass
+class Cluster:
+    """A Ray cluster that this process is connected to. Made by :func:`connected`."""
+
+    loaded: dict[str, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
+
+    def capacity(self, configs: Sequence[RunConfig]) -> int:
+        """How many of these runs have room at the same time. An error if one of them never has."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        rooms = []
+        for wanted in {tuple(demand(config).items()): demand(config) for config in configs}.values():
+            room = sum(min(int(node.get(key, 0) // n) for key, n in wanted.items() if n) for node in nodes)
+            if room == 0:
+                sizes = ", ".join(f"{node.get('CPU', 0):.0f} CPUs and {node.get('GPU', 0):.0f} GPUs" for node in nodes)
+                raise ConfigError(f"ray: a run takes {wanted['CPU']} CPUs and {wanted['GPU']} GPUs, the nodes have {sizes}")
+            rooms.append(room)
+        return max(rooms, default=1)
+
+    def train_all(
+        self,
+        configs: Sequence[RunConfig],
+        out: Path,
+        jobs: int | None = None,
+        *,
+        data_dir: Path | None = None,
+        checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+        on_news: Callable[[News], None] = lambda news: None,
+        stop: Callable[[], bool] = lambda: False,
+        shared: bool | None = None,
+    ) -> list[News]:
+        """Like :func:`arturo.lab.workers.train_all`, with the nodes' processes instead of ours.
+
+        Args:
+            jobs: at most so many at once; None leaves that to Ray.
+            shared: whether nodes see our folders; None: each node looks.
+        """
+        latest: dict[RunConfig, News] = {}
+
+        def tell(news: News) -> None:
+            latest[news.config] = news
+            on_news(news)
+
+        for config in configs:
+            tell(found(config, out))
+        waiting = deque(config for config in configs if latest[config].state == "waiting")
+        if not waiting:
+            return [latest[config] for config in configs]
+        self.capacity(list(waiting))
+        attempts = dict.fromkeys(configs, 0)
+        running: dict[ObjectRef[Any], Attempt] = {}
+        stopping, submitted = False, 0
+        mailbox = start_mailbox()
+        with visible_token(out, shared) as token:
+            while waiting or running:
+                if stop() and not stopping:
+                    stopping = True
+                    waiting.clear()
+                    ray.get(mailbox.stop.remote())
+                    for ref, attempt in running.items():
+                        if latest[attempt.config].state == "waiting":
+                            ray.cancel(ref)
+                while waiting and len(running) < (jobs or len(configs)):
+                    config = waiting.popleft()
+                    attempts[config] += 1
+                    submitted += 1
+                    ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, attempts[config], mailbox)
+                    running[ref] = Attempt(config, submitted)
+
+                current = {attempt.number: attempt.config for attempt in running.values()}
+                for number, letter in ray.get(mailbox.collect.remote()):
+                    if number in current:
+                        receive(letter, current[number], out, tell)
+                for ref in ray.wait(list(running), timeout=LOOK_EVERY)[0] if running else []:
+                    config = running.pop(ref).config
+                    try:
+                        news, files = ray.get(ref)
+                        receive(files, config, out, tell)
+                        tell(news)
+                    except TaskCancelledError:
+                        pass  # it had not begun
+                    except (RunError, RayTaskError) as error:
+                        tell(failed(config, error))
+                    except RayError as error:  # no word of the run: its process or its node is gone
+                        again = not stopping and attempts[config] < ATTEMPTS
+                        how = f"its worker or node is gone ({type(error).__name__})"
+                        tell(lost(latest[config], how, attempts[config], again, stopping))
+                        if again:
+                            waiting.appendleft(config)
+        ray.kill(mailbox)
+        return [latest[config] for config in configs]
+
+    def submit(
+        self,
+        config: RunConfig,
+        out: Path,
+        token: Path | None,
+        data_dir: Path | None,
+        checkpoint_seconds: float | None,
+        number: int,
+        attempt: int,
+        mailbox: Any,
+    ) -> ObjectRef[Any]:
+        """Give a run to the cluster."""
+        name, wanted = TASKS[config.task].data, demand(config)
+        if name not in self.loaded:
+            self.loaded[name] = ray.put(data.load(name, data_dir))
+        files = read_files(out / config.task / config.name)
+        order = Order(
+            config,
+            self.loaded[name],
+            ray.put(files) if files else None,
+            out.resolve(),
+            token,
+            checkpoint_seconds,
+            number,
+            math.ceil(wanted["CPU"]),
+            LOCK_SECONDS if attempt > 1 else 0.0,
+        )
+        task = train_there.options(
+            num_cpus=wanted["CPU"], num_gpus=wanted["GPU"], max_retries=0, scheduling_strategy="SPREAD", name=config.name
+        )
+        ref: ObjectRef[Any] = task.remote(order, mailbox)
+        return ref
+
+
+def start_mailbox() -> Any:
+    """A mailbox, in a process on this machine if it is a node."""
+    options: dict[str, Any] = {"num_cpus": 0}
+    if not ray.util.client.ray.is_connected():  # else we are outside of the cluster
+        here = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    return ray.remote(Mailbox).options(**options).remote()
+
+
+@contextmanager
+def visible_token(out: Path, shared: bool | None) -> Iterator[Path | None]:
+    """A file under ``out`` by which a node tells that it sees the same folders. None: it is not asked to look."""
+    if shared is False:
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            token = Path(stack.enter_context(tempfile.NamedTemporaryFile(prefix=".ray-", dir=out.resolve())).name)
+        except OSError as error:
+            raise RunError(f"{out}: cannot write there ({error.strerror or error}); choose another --out") from error
+        yield token
+
+
+def receive(letter: News | Files | None, config: RunConfig, out: Path, tell: Callable[[News], None]) -> None:
+    """News are passed on, files are written to the run's folder."""
+    if isinstance(letter, News):
+        tell(letter)
+    elif letter:
+        folder = out / config.task / config.name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / ".lock"):
+                for name in FILES:
+                    if name in letter:
+                        atomic.write(folder / name, letter[name])
+        except Locked as error:
+            raise RunError(f"{folder}: {error} is training here; wait for it, or use another --out") from error
+        except OSError as error:
+            raise RunError(f"{folder}: cannot write there ({error.strerror or error}); choose another --out") from error
+
+
+def read_files(folder: Path) -> Files:
+    """What there is of a run. The checkpoint comes first: rows beyond it do no harm, missing ones would."""
+    return {name: (folder / name).read_bytes() for name in reversed(FILES) if (folder / name).exists()}
+
+
+class Mailbox:
+    """What the nodes say, until we collect it; and what they hear: whether to stop. An actor."""
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[int, News | Files]] = []
+        self.stopping = False
+
+    def post(self, number: int, letter: News | Files) -> bool:
+        self.letters.append((number, letter))
+        return self.stopping
+
+    def collect(self) -> list[tuple[int, News | Files]]:
+        letters, self.letters = self.letters, []
+        return letters
+
+    def stop(self) -> None:
+        self.stopping = True
+
+
+# --- in a process on a node
+
+
+class Line:
+    """A node's end of the mailbox. A thread does the talking: a task that waits for Ray in its main thread gives its CPU
+    to another one meanwhile, and the node has one more than it should.
+
+    Args:
+        mailbox: the actor.
+        number: of the attempt.
+    """
+
+    def __init__(self, mailbox: Any, number: int) -> None:
+        self.mailbox = mailbox
+        self.number = number
+        self.stopping = False
+        self.thread = ThreadPoolExecutor(1)
+
+    def tell(self, letter: News | Files) -> Future[None]:
+        """Returns at once; the letter has arrived when the result is there."""
+        return self.thread.submit(self.post, letter)
+
+    def post(self, letter: News | Files) -> None:
+        try:
+            if ray.get(self.mailbox.post.remote(self.number, letter)):
+                self.stopping = True
+        except RayError:  # nobody is there to train for
+            self.stopping = True
+
+    def fetch(self, ref: ObjectRef[Any]) -> Any:
+        return self.thread.submit(ray.get, ref).result()
+
+    def stop(self) -> bool:
+        return self.stopping
+
+
+kept: dict[ObjectRef[Any], ImageData] = {}  # one data set: tasks of a process come one after the other
+
+
+def images_of(ref: ObjectRef[Any], line: Line) -> ImageData:
+    if ref not in kept:
+        kept.clear()
+        kept[ref] = line.fetch(ref)
+    return kept[ref]
+
+
+@ray.remote
+def train_there(order: Order, mailbox: Any) -> tuple[News, Files | None]:
+    """One run on this node: its last news, and its files if they have to be sent."""
+    line = Line(mailbox, order.number)
+    try:
+        if order.version != arturo.__version__:
+            raise RunError(
+                f"{socket.gethostname()}: has arturo {arturo.__version__}, the command came from {order.version}; "
+                "install the same there"
+            )
+        torch.set_num_threads(order.threads)
+        images = images_of(order.images, line)
+        if order.token is not None and order.token.exists():
+            return train_patiently(order, images, line), None
+        with tempfile.TemporaryDirectory(prefix="arturo-") as scratch:
+            return train_and_send(order, images, Path(scratch), line)
+    except Exception as error:
+        return failed(order.config, error), None
+    finally:
+        line.thread.shutdown()
+
+
+def train_patiently(order: Order, images: ImageData, line: Line) -> News:
+    """In the folder itself, as soon as nobody else is in it."""
+    until = time.monotonic() + order.lock_seconds
+    while True:
+        try:
+            return train_one(order.config, images, order.out, order.checkpoint_seconds, line.tell, line.stop)
+        except RunError as error:
+            if not isinstance(error.__cause__, Locked) or time.monotonic() > until:
+                raise
+        time.sleep(0.5)
+
+
+def train_and_send(order: Order, images: ImageData, scratch: Path, line: Line) -> tuple[News, Files]:
+    """In a folder of this node, whose files go back with every checkpoint."""
+    folder = scratch / order.config.task / order.config.name
+    folder.mkdir(parents=True)
+    for name, content in ({} if order.files is None else line.fetch(order.files)).items():
+        (folder / name).write_bytes(content)
+    checkpoint = folder / "checkpoint.pt"
+
+    def saved() -> int | None:
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+
+    sent = saved()
+
+    def tell(news: News) -> None:
+        nonlocal sent
+        line.tell(news)
+        if (now := saved()) != sent:
+            line.tell(read_files(folder)).result()  # one set of files on the way at a time
+            sent = now
+
+    news = train_one(order.config, images, scratch, order.checkpoint_seconds, tell, line.stop)
+    return news, read_files(folder)

@@ -1,0 +1,235 @@
+"""Runs on a Ray cluster of two nodes: the numbers of local runs, whatever happens to the nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.cluster_utils import Cluster as Nodes
+
+from arturo.lab import data
+from arturo.lab.cli import main
+from arturo.lab.cluster import Cluster, connected
+from arturo.lab.config import RunConfig
+from arturo.lab.errors import ConfigError
+from arturo.lab.plan import plan
+from arturo.lab.records import read_run
+from arturo.lab.run import open_run
+from arturo.lab.train import train
+from arturo.lab.workers import News, found
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),  # one cluster for all
+    pytest.mark.filterwarnings("ignore"),  # Ray's
+]
+DIGITS = data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """Two nodes with room for one run each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        result = Nodes(initialize_head=True, head_node_args={"include_dashboard": False, **NODE})
+        result.add_node(**NODE)
+        yield result
+        result.shutdown()
+
+
+SLOWLY = 0.0  # a checkpoint after every step: there is time to interfere
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: Nodes) -> Iterator[Cluster]:
+    with connected(nodes.address) as result:
+        yield result
+
+
+def configs(epochs: int = 2, seeds: tuple[int, ...] = (0, 1), **options: Any) -> list[RunConfig]:
+    return plan(["digits-mlp"], ["sgd", "arturo"], seeds, epochs, subset=96, threads=1, **options)
+
+
+def numbers(config: RunConfig, out: Path) -> list[dict[str, Any]]:
+    """Everything a run measured except times; every step is there once."""
+    record = read_run(out / config.task / config.name)
+    assert record.status == "finished"
+    steps = [json.loads(line)["step"] for line in (record.folder / "steps.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, config.epochs * config.steps_per_epoch + 1))
+    return [{key: value for key, value in row.items() if "second" not in key} for row in record.rows]
+
+
+def by_itself(config: RunConfig, out: Path) -> list[dict[str, Any]]:
+    with open_run(out, config) as folder:
+        train(config, DIGITS, run=folder)
+    return numbers(config, out)
+
+
+def process_of(config: RunConfig, out: Path) -> int:
+    """The process that trains it, from its lock."""
+    said = re.match(r"process (\d+) on", (out / config.task / config.name / ".lock").read_text())
+    assert said is not None
+    return int(said[1])
+
+
+@pytest.mark.parametrize("shared", [None, False], ids=["shared", "fetched"])
+def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
+    wanted = configs(epochs=80)[:3]
+    told: list[News] = []
+    while cluster.capacity(wanted) != 2:  # the node that the last test removed is still counted
+        time.sleep(0.2)
+
+    def on_news(news: News) -> None:
+        told.append(news)
+        now = {news.config: news for news in told}.values()
+        if len(nodes.worker_nodes) == 1 and sum(news.state == "training" and news.epochs >= 2 for news in now) == 2:
+            nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+
+    last = cluster.train_all(wanted, tmp_path, on_news=on_news, shared=shared, checkpoint_seconds=SLOWLY)
+    nodes.add_node(**NODE)
+    assert [news.state for news in last] == ["finished"] * 3
+    hit = [news for news in told if news.message]
+    assert hit and {news.state for news in hit} == {"waiting"} and any(news.epochs >= 2 for news in hit)
+    assert "its worker or node is gone (NodeDiedError); going on from its last checkpoint in another one" in hit[0].message
+    ended = [news.config for news in told if news.state == "finished"]
+    assert sorted(config.name for config in ended) == sorted(config.name for config in wanted)  # each of them once
+    for config, news in zip(wanted, last, strict=True):
+        rows = numbers(config, tmp_path)
+        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == news.accuracy
+    assert not list(tmp_path.glob(".ray-*"))
+
+    again = cluster.train_all(wanted, tmp_path, on_news=told.append)
+    assert [(news.state, news.reused) for news in again] == [("finished", True)] * 3
+
+
+def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, tmp_path: Path) -> None:
+    killed, whole, broken, _ = configs(epochs=60)
+    (wild,) = plan(["digits-mlp"], ["sgd"], [0], 2, subset=96, threads=1, overrides={"sgd": {"lr": 1e25}})
+    folder = tmp_path / "digits-mlp" / broken.name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{")
+    told: list[News] = []
+
+    def on_news(news: News) -> None:
+        told.append(news)
+        if news.config == killed and news.epochs >= 2 and not any(n.message for n in told if n.config == killed):
+            os.kill(process_of(killed, tmp_path), signal.SIGKILL)
+
+    last = cluster.train_all([killed, whole, broken, wild], tmp_path, 1, on_news=on_news, checkpoint_seconds=SLOWLY)
+    assert [news.state for news in last] == ["finished", "finished", "failed", "diverged"]
+    assert last[2].message.startswith(f"{folder}/config.json: corrupt") and (folder / "config.json").read_text() == "{"
+    (said,) = (news for news in told if news.message and news.config == killed)
+    assert said.state == "waiting" and "(WorkerCrashedError)" in said.message
+    for config in (killed, whole):
+        assert numbers(config, tmp_path) == by_itself(config, tmp_path / "alone")
+    trained = [news.config for news in told if news.state == "training"]
+    order = list(dict.fromkeys(trained))
+    assert trained == sorted(trained, key=order.index)  # never two at a time
+
+
+def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
+    wanted = configs(epochs=400)
+    told: list[News] = []
+    last = cluster.train_all(
+        wanted, tmp_path, 2, on_news=told.append, shared=False, stop=lambda: any(news.epochs >= 1 for news in told)
+    )
+    states = [news.state for news in last]
+    assert set(states[:2]) <= {"stopped", "waiting"} and "stopped" in states and states[2:] == ["waiting"] * 2
+    stopped = wanted[states.index("stopped")]
+    steps = (tmp_path / "digits-mlp" / stopped.name / "steps.jsonl").read_text().splitlines()
+    assert found(stopped, tmp_path).epochs >= 1 and len(steps) < 400 * stopped.steps_per_epoch
+    with open_run(tmp_path, stopped) as folder:  # nobody else has it, and its checkpoint fits its rows
+        history, captured = folder.begin()
+        assert history and captured is not None
+
+
+def run_elsewhere(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "arturo.lab", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_ctrl_c_of_a_comparison(nodes: Nodes, tmp_path: Path) -> None:
+    words = ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--epochs", "5000", "--out", str(tmp_path)]
+    process = run_elsewhere(*words, "--ray", nodes.address)
+    config = RunConfig.for_task("digits-mlp", "sgd", 0, 5000)
+    while found(config, tmp_path).epochs < 1:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert f"arturo: interrupted; to go on: arturo {' '.join(words)} --ray {nodes.address}" in err
+    assert read_run(tmp_path / "digits-mlp" / config.name).status == "unfinished"
+    with open_run(tmp_path, config) as folder:
+        assert folder.started
+
+
+def test_tune_finds_the_same(nodes: Nodes, tmp_path: Path) -> None:
+    words = [
+        "tune",
+        "digits-mlp",
+        "--optimizer",
+        "sgd",
+        "--protocol",
+        "fair",
+        "--studies",
+        "1",
+        "--trials",
+        "2",
+        "--folds",
+        "2",
+    ]
+    words += ["--seeds", "1", "--epochs", "1", "--subset", "96", "--threads", "1", "--test-seeds", "1"]
+    process = run_elsewhere(*words, "--out", str(tmp_path / "ray.json"), "--ray", nodes.address)
+    assert main([*words, "--out", str(tmp_path / "here.json")]) == 0
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    there, here = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("ray", "here"))
+    assert there["settings"] == here["settings"] and there["search"]["test"] == here["search"]["test"]
+    rows = [
+        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "trials.jsonl").read_text().splitlines()]
+        for name in ("ray", "here")
+    ]
+    assert len(rows[0]) == 2 and rows[0] == rows[1]
+
+
+def test_more_than_any_node_has(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ray: a run takes 3 CPUs and 0 GPUs, the nodes have 1 CPUs and 0 GPUs, 1 CPUs"):
+        cluster.train_all(plan(["digits-mlp"], ["sgd"], [0], 1, threads=3), tmp_path)
+    with pytest.raises(ConfigError, match="device: on a cluster Ray chooses the GPU; say cuda, got cuda:1"):
+        cluster.train_all(plan(["digits-mlp"], ["sgd"], [0], 1, device="cuda:1"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_cluster_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "digits-mlp", "--ray", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "arturo: ray: no cluster at 127.0.0.1:1 ([Errno 111] Connection refused); `ray start --head` makes" in err
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_ray_is_not_installed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_spec: Callable[..., Any] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find_spec(name, *rest))
+    assert main([command, "digits-mlp", "--ray", "auto", "--out", str(tmp_path / "x.json")]) == 2
+    assert "ray: needs Ray; to install it: pip install 'arturo[ray]'" in capsys.readouterr().err
