@@ -105,6 +105,18 @@ struct Numbers {  // the constants as the loops want them
           length(k.scale * k.s_w) {}
 };
 
+// Begin to fetch the next chunk of these arrays while this one is worked on: a line in eight, from which the processor's own
+// prefetching goes on. Every line takes longer than none at all. Beyond an array's end nothing happens.
+template <class... Arrays>
+INLINE void fetch_next(const Arrays*... arrays) {
+#if defined(__GNUC__)
+    const auto fetch = [](const void* from, int bytes) {
+        for (int i = 0; i < bytes; i += 512) __builtin_prefetch(static_cast<const char*>(from) + bytes + i);
+    };
+    (fetch(arrays, CHUNK * int(sizeof *arrays)), ...);
+#endif
+}
+
 template <class T>
 INLINE bool all_seen(const T* grad, int n, T limit) {
     int unseen = 0;
@@ -276,9 +288,12 @@ INLINE Sums probe_chunk(const Chunk<T>& t, int n, const Numbers<T>& k) {
 template <class T>
 INLINE Sums observe_chunk(const Chunk<T>& t, int n, bool first, const Numbers<T>& k) {
     T K_a[CHUNK], K_b[CHUNK];
+    fetch_next(t.P_1, t.P_2);
     const bool all = !first && all_seen(t.grad, n, k.limit);
+    fetch_next(t.P_3, t.mean);
     const T outside = all ? variance_loop<true>(t, n, k, K_a, K_b) : variance_loop<false>(t, n, k, K_a, K_b);
     if (outside != 0) hold_inside(t, n);  // rare
+    fetch_next(t.a, t.b, t.prec, t.grad);
     if (all) {
         const Sums sums = model_loop<true, true>(t, n, first, k, K_a, K_b);
         return safe<T>(sums) ? sums : sum_loop<double>(t, n, k);
@@ -385,7 +400,9 @@ INLINE Chunk<float> widen_model(const Rounded& t, int n, Widened& w) {
 
 INLINE Sums observe_chunk(const Rounded& t, int n, bool first, const Numbers<float>& k) {
     Widened w;
+    fetch_next(t.mean, t.grad);
     const Chunk<float> c = widen_model(t, n, w);
+    fetch_next(t.P_1, t.P_2, t.P_3);
     widen_chunk<Brain>(t.P_1, w.P_1, n);
     widen_chunk<Brain>(t.P_2, w.P_2, n);
     widen_chunk<Brain>(t.P_3, w.P_3, n);
@@ -398,6 +415,7 @@ INLINE Sums observe_chunk(const Rounded& t, int n, bool first, const Numbers<flo
         factor_loop<false>(c, n, k, K_a, K_b);
         missing = model_loop<false, false>(c, n, first, k, K_a, K_b).missing;
     }
+    fetch_next(t.a, t.b, t.prec);
     round_chunk(w.a, t.a, n, t, 0);
     round_chunk(w.b, t.b, n, t, 1);
     round_chunk(w.P_1, t.P_1, n, t, 2);

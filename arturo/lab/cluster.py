@@ -61,8 +61,9 @@ def connected(address: str) -> Iterator[Cluster]:
     handlers = {}
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    quiet: dict[str, Any] = {} if address.startswith("ray://") else {"logging_level": logging.ERROR}  # its client takes none
     try:
-        ray.init(address=address, namespace=f"arturo-{uuid.uuid4().hex}", log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, namespace=f"arturo-{uuid.uuid4().hex}", log_to_driver=False, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(NO_CLUSTER.format(address, str(error).splitlines()[0])) from error
     finally:
