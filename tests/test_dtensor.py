@@ -120,3 +120,14 @@ def test_distributed_data_parallel(tmp_path):
         assert optimizers[0].last_step == optimizers[1].last_step
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("surrogate", ["hutchinson", "hessian", "ggn"])
+def test_no_diagonal_of_shards(mesh, surrogate):
+    """The error says so before anything moves."""
+    p = torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
+    optimizer = Arturo([p], surrogate=surrogate)
+    p.grad = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    with pytest.raises(RuntimeError, match=rf"surrogate='{surrogate}' does not support sharded parameters \(DTensor\)"):
+        optimizer.step()
+    assert torch.equal(p.full_tensor(), torch.ones(4))

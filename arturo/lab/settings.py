@@ -15,6 +15,7 @@ from arturo.lab.registry import unknown
 
 Value: TypeAlias = bool | int | float | str | list[float] | None  # what JSON knows; an infinite float is the text "inf"
 Settings: TypeAlias = dict[str, Value]
+WITH_DIAGONAL = ("arturo-hessian", "arturo-ggn", "arturo-hutchinson")  # optimizers whose surrogate sees one in every step
 
 
 def resolve(optimizer: str, task: str, images: int, overrides: Settings | None = None) -> Settings:
@@ -38,11 +39,24 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
         if name not in settings:
             raise unknown("set", name, settings)
         settings[name] = _as_kind(name, value, like=settings[name])
+    if (proper := whose_surrogate(settings.get("surrogate"))) not in (None, optimizer):
+        raise ConfigError(f"set surrogate: {settings['surrogate']} takes more than a setting; choose the optimizer {proper}")
     try:
         constructor([torch.nn.Parameter(torch.zeros(2, 2))], **as_arguments(settings))
     except (ValueError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"set: {optimizer} does not take {_written(overrides or {})}: {error}") from error
     return settings
+
+
+def whose_surrogate(name: Value) -> str | None:
+    """The optimizer whose training provides what this surrogate needs beside gradients; None if it needs nothing.
+
+    Example:
+        >>> whose_surrogate("ggn"), whose_surrogate("adam")
+        ('arturo-ggn', None)
+    """
+    needing = (key for key in WITH_DIAGONAL if OPTIMIZERS[key].values["surrogate"] == name)
+    return next(needing, None)
 
 
 def parse(assignments: Sequence[str]) -> Settings:
