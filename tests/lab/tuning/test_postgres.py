@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from arturo.lab.tuning.protocols import Search
 from arturo.lab.tuning.study import open_storage
 
 TRIALS = 4
-SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 8 --subset 96 --studies 1 --no-prune")
+SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 40 --subset 96 --studies 1 --no-prune")
 
 
 def program(name: str) -> str | None:
@@ -69,22 +70,26 @@ def test_two_workers_and_a_death(server: str, tmp_path: Path) -> None:
         return subprocess.Popen([*command, "--storage", server, "--out", out], stdout=subprocess.PIPE, text=True)
 
     first, second = worker("first"), worker("second")
-    assert first.stdout is not None
-    for line in first.stdout:
-        if line.split()[:1] == ["0"]:  # a trial is over, its own or the other's
-            break
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    second.communicate()
-    assert second.returncode == 0
-
     with open_storage(server, heartbeat=1) as storage:
-        trials = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 8, 32, 96)).get_trials(deepcopy=False)
-    over = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    assert sorted(trial.user_attrs["slot"] for trial in over) == [str(i) for i in range(TRIALS)]
-    assert all(trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.WAITING) for trial in trials)
-    workers = {trial.user_attrs["worker"] for trial in trials if "worker" in trial.user_attrs}
-    assert workers <= {first.pid, second.pid} and second.pid in workers
+        study = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 40, 32, 96))
+
+        def trials_of(process: subprocess.Popen[str], state: TrialState) -> list[str]:
+            """The slots of a worker's trials."""
+            found = [t for t in study.get_trials(deepcopy=False) if t.state == state]
+            return [t.user_attrs["slot"] for t in found if t.user_attrs.get("worker") == process.pid]
+
+        while not (lost := trials_of(first, TrialState.RUNNING)):
+            assert first.poll() is None and second.poll() is None
+            time.sleep(0.05)
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+        second.communicate()
+        assert second.returncode == 0
+
+        done = trials_of(first, TrialState.COMPLETE) + trials_of(second, TrialState.COMPLETE)
+        assert sorted(done) == [str(i) for i in range(TRIALS)]
+        assert trials_of(first, TrialState.FAIL) == lost and set(lost) <= set(trials_of(second, TrialState.COMPLETE))
+        assert not [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
 
     # The one that writes the result finds nothing left to do.
     command = ["tune", *SEARCH, "--trials", str(TRIALS), "--storage", server, "--test-seeds", "0"]
