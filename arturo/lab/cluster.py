@@ -15,39 +15,31 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from ray import ObjectRef
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import arturo
 from arturo.lab import atomic, data
 from arturo.lab.config import RunConfig
-from arturo.lab.data import ImageData
 from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.interrupt import SIGNALS
 from arturo.lab.lock import Locked, locked
+from arturo.lab.node import FILES, Files, Order, read_files, train_there
 from arturo.lab.tasks import TASKS
-from arturo.lab.workers import CHECKPOINT_SECONDS, News, failed, found, lost, train_one
+from arturo.lab.workers import CHECKPOINT_SECONDS, News, failed, found, lost
 
 ATTEMPTS = 5  # for each run; nodes come and go
 LOOK_EVERY = 0.2  # seconds between two looks at what the nodes say
 LOCK_SECONDS = 60.0  # a process of a node that is given up may hold its run's folder so long
-FILES = ("config.json", "environment.json", "metrics.jsonl", "steps.jsonl", "checkpoint.pt", "result.json")  # order of writing
-
-Files = dict[str, bytes]  # of a run folder, by name
-
 
 NO_CLUSTER = (
     "ray: no cluster at {} ({}); `ray start --head` makes this machine one, and its output has the command for further nodes"
@@ -114,22 +106,6 @@ class Attempt:
 
     config: RunConfig
     number: int  # which one it is of all; what an earlier one still says is not heard
-
-
-@dataclass(frozen=True)
-class Order:
-    """All that a node needs to know of a run."""
-
-    config: RunConfig
-    images: ObjectRef[Any]  # the data set
-    files: ObjectRef[Any] | None  # of the run so far
-    out: Path
-    token: Path | None  # see visible_token
-    checkpoint_seconds: float | None
-    number: int  # of the attempt
-    threads: int
-    lock_seconds: float  # how long to wait for somebody else to leave the folder
-    version: str = arturo.__version__
 
 
 @dataclass
@@ -200,10 +176,13 @@ class Cluster:
                     ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, attempts[config], mailbox)
                     running[ref] = Attempt(config, submitted)
 
-                current = {attempt.number: attempt.config for attempt in running.values()}
                 for number, letter in ray.get(mailbox.collect.remote()):
-                    if number in current:
-                        receive(letter, current[number], out, tell)
+                    for ref in [ref for ref, attempt in running.items() if attempt.number == number]:
+                        try:
+                            receive(letter, running[ref].config, out, tell)
+                        except RunError as error:  # its files cannot be written
+                            tell(failed(running.pop(ref).config, error))
+                            ray.cancel(ref, force=True)
                 for ref in ray.wait(list(running), timeout=LOOK_EVERY)[0] if running else []:
                     config = running.pop(ref).config
                     try:
@@ -299,11 +278,6 @@ def receive(letter: News | Files | None, config: RunConfig, out: Path, tell: Cal
             raise RunError(f"{folder}: cannot write there ({error.strerror or error}); choose another --out") from error
 
 
-def read_files(folder: Path) -> Files:
-    """What there is of a run. The checkpoint comes first: rows beyond it do no harm, missing ones would."""
-    return {name: (folder / name).read_bytes() for name in reversed(FILES) if (folder / name).exists()}
-
-
 class Mailbox:
     """What the nodes say, until we collect it; and what they hear: whether to stop. An actor."""
 
@@ -321,107 +295,3 @@ class Mailbox:
 
     def stop(self) -> None:
         self.stopping = True
-
-
-# --- in a process on a node
-
-
-class Line:
-    """A node's end of the mailbox. A thread does the talking: a task that waits for Ray in its main thread gives its CPU
-    to another one meanwhile, and the node has one more than it should.
-
-    Args:
-        mailbox: the actor.
-        number: of the attempt.
-    """
-
-    def __init__(self, mailbox: Any, number: int) -> None:
-        self.mailbox = mailbox
-        self.number = number
-        self.stopping = False
-        self.thread = ThreadPoolExecutor(1)
-
-    def tell(self, letter: News | Files) -> Future[None]:
-        """Returns at once; the letter has arrived when the result is there."""
-        return self.thread.submit(self.post, letter)
-
-    def post(self, letter: News | Files) -> None:
-        try:
-            if ray.get(self.mailbox.post.remote(self.number, letter)):
-                self.stopping = True
-        except RayError:  # nobody is there to train for
-            self.stopping = True
-
-    def fetch(self, ref: ObjectRef[Any]) -> Any:
-        return self.thread.submit(ray.get, ref).result()
-
-    def stop(self) -> bool:
-        return self.stopping
-
-
-kept: dict[ObjectRef[Any], ImageData] = {}  # one data set: tasks of a process come one after the other
-
-
-def images_of(ref: ObjectRef[Any], line: Line) -> ImageData:
-    if ref not in kept:
-        kept.clear()
-        kept[ref] = line.fetch(ref)
-    return kept[ref]
-
-
-@ray.remote
-def train_there(order: Order, mailbox: Any) -> tuple[News, Files | None]:
-    """One run on this node: its last news, and its files if they have to be sent."""
-    line = Line(mailbox, order.number)
-    try:
-        if order.version != arturo.__version__:
-            raise RunError(
-                f"{socket.gethostname()}: has arturo {arturo.__version__}, the command came from {order.version}; "
-                "install the same there"
-            )
-        torch.set_num_threads(order.threads)
-        images = images_of(order.images, line)
-        if order.token is not None and order.token.exists():
-            return train_patiently(order, images, line), None
-        with tempfile.TemporaryDirectory(prefix="arturo-") as scratch:
-            return train_and_send(order, images, Path(scratch), line)
-    except Exception as error:
-        return failed(order.config, error), None
-    finally:
-        line.thread.shutdown()
-
-
-def train_patiently(order: Order, images: ImageData, line: Line) -> News:
-    """In the folder itself, as soon as nobody else is in it."""
-    until = time.monotonic() + order.lock_seconds
-    while True:
-        try:
-            return train_one(order.config, images, order.out, order.checkpoint_seconds, line.tell, line.stop)
-        except RunError as error:
-            if not isinstance(error.__cause__, Locked) or time.monotonic() > until:
-                raise
-        time.sleep(0.5)
-
-
-def train_and_send(order: Order, images: ImageData, scratch: Path, line: Line) -> tuple[News, Files]:
-    """In a folder of this node, whose files go back with every checkpoint."""
-    folder = scratch / order.config.task / order.config.name
-    folder.mkdir(parents=True)
-    for name, content in ({} if order.files is None else line.fetch(order.files)).items():
-        (folder / name).write_bytes(content)
-    checkpoint = folder / "checkpoint.pt"
-
-    def saved() -> int | None:
-        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-
-    sent = saved()
-
-    def tell(news: News) -> None:
-        nonlocal sent
-        line.tell(news)
-        if (now := saved()) != sent:
-            line.tell(read_files(folder)).result()  # one set of files on the way at a time
-            sent = now
-
-    news = train_one(order.config, images, scratch, order.checkpoint_seconds, tell, line.stop)
-    return news, read_files(folder)

@@ -140,6 +140,14 @@ def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, 
     assert trained == sorted(trained, key=order.index)  # never two at a time
 
 
+def test_files_come_back_to_a_folder_that_somebody_else_has(cluster: Cluster, tmp_path: Path) -> None:
+    locked, other = configs(seeds=(0,))
+    with open_run(tmp_path, locked) as folder:
+        last = cluster.train_all([locked, other], tmp_path, shared=False)
+        assert not folder.started
+    assert [news.state for news in last] == ["failed", "finished"] and f"process {os.getpid()} on" in last[0].message
+
+
 def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     wanted = configs(epochs=400)
     told: list[News] = []
