@@ -31,10 +31,7 @@ from arturo.lab.run import open_run
 from arturo.lab.train import train
 from arturo.lab.workers import News, found
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),  # one cluster for all
-    pytest.mark.filterwarnings("ignore"),  # Ray's
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's
 DIGITS = data.load("digits")
 
 
