@@ -16,7 +16,7 @@ run: $(STAMP)  ## the demo: SGD, Adam, AdamW and arTuRO on handwritten digits, 3
 	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adam adamw arturo arturo-paper --seeds 3 --jobs 2
 
 test: $(STAMP)  ## all tests, on two workers of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 25
 
 lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

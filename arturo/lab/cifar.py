@@ -122,10 +122,10 @@ def unpickle(raw: bytes, where: str) -> Any:
     Example:
         >>> unpickle(pickle.dumps({b"labels": [1, 2]}), "batch")
         {b'labels': [1, 2]}
-        >>> unpickle(pickle.dumps(print), "batch")
+        >>> unpickle(pickle.dumps(eval), "batch")
         Traceback (most recent call last):
         ...
-        arturo.lab.errors.DataError: batch: refused: the pickle asks for builtins.print, which is not data
+        arturo.lab.errors.DataError: batch: refused: the pickle asks for builtins.eval, which is not data
     """
     try:
         return _DataUnpickler(io.BytesIO(raw), encoding="bytes").load()

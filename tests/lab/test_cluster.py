@@ -40,12 +40,13 @@ def nodes() -> Iterator[Nodes]:
     """Two nodes with room for one run each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        result = Nodes(initialize_head=True, head_node_args={"include_dashboard": False, **NODE})
+        result = Nodes(initialize_head=True, head_node_args={"include_dashboard": False, "_system_config": ALERT, **NODE})
         result.add_node(**NODE)
         yield result
         result.shutdown()
 
 
+ALERT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 SLOWLY = 0.0  # a checkpoint after every step: there is time to interfere
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
@@ -84,7 +85,7 @@ def process_of(config: RunConfig, out: Path) -> int:
 
 @pytest.mark.parametrize("shared", [None, False], ids=["shared", "fetched"])
 def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
-    wanted = configs(epochs=80)[:3]
+    wanted = configs(epochs=120)[:3]
     told: list[News] = []
     while cluster.capacity(wanted) != 2:  # the node that the last test removed is still counted
         time.sleep(0.2)
@@ -107,13 +108,14 @@ def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, clus
         rows = numbers(config, tmp_path)
         assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == news.accuracy
     assert not list(tmp_path.glob(".ray-*"))
+    assert print.__module__ == "builtins"  # Ray would have its own
 
     again = cluster.train_all(wanted, tmp_path, on_news=told.append)
     assert [(news.state, news.reused) for news in again] == [("finished", True)] * 3
 
 
 def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, tmp_path: Path) -> None:
-    killed, whole, broken, _ = configs(epochs=60)
+    killed, whole, broken, _ = configs(epochs=120)
     (wild,) = plan(["digits-mlp"], ["sgd"], [0], 2, subset=96, threads=1, overrides={"sgd": {"lr": 1e25}})
     folder = tmp_path / "digits-mlp" / broken.name
     folder.mkdir(parents=True)
