@@ -15,8 +15,8 @@ help:  ## this list
 run: $(STAMP)  ## the demo: SGD, Adam, AdamW and arTuRO on handwritten digits, 3 seeds, two at a time, some two minutes
 	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adam adamw arturo arturo-paper --seeds 3 --jobs 2
 
-test: $(STAMP)  ## all tests, on two workers of one thread each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 25
+test: $(STAMP)  ## all tests, on two workers of one thread each; a file stays with one of them
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 25
 
 lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

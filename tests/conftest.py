@@ -1,7 +1,6 @@
 """What the test files share: the table of configurations, and a noisy quadratic to train on."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,14 +28,6 @@ CONFIGURATIONS = {
 }
 KERNELS = {name: CONFIGURATIONS[name] for name in ("default", "loop", "foreach", "capturable", "capturable-foreach")}
 SHAPES = ((4, 3), (5,), (), (2, 0), (3,))
-WHOLE = [Path(__file__).parent / name for name in ("distributed", "experiments", "lab")]  # folders
-
-
-def pytest_collection_modifyitems(items):
-    """Under `make test` each file of these folders stays with one worker: they start clusters, servers and processes once."""
-    for item in items:
-        if any(folder in item.path.parents for folder in WHOLE):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(params=CONFIGURATIONS)

@@ -44,9 +44,8 @@ def test_ddp(tmp_path):
 def test_fsdp2_goes_on_with_another_number_of_processes(tmp_path):
     first = accuracies(run(tmp_path, "fsdp2.py", "--epochs", "3", processes=2))
     then = accuracies(run(tmp_path, "fsdp2.py", "--epochs", "6", processes=1))
-    whole = accuracies(run(tmp_path, "fsdp2.py", "--epochs", "6", "--checkpoints", "others", processes=2))
-    assert list(first) == [1, 2, 3] and list(then) == [4, 5, 6] and list(whole) == [1, 2, 3, 4, 5, 6]
-    assert then[6] > 0.8 and abs(then[6] - whole[6]) < 0.02
+    assert list(first) == [1, 2, 3] and list(then) == [4, 5, 6]
+    assert then[6] > max(first[3], 0.8)
 
 
 def test_posterior_regression(tmp_path):
