@@ -17,7 +17,6 @@ import socket
 import tempfile
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from arturo.lab.interrupt import SIGNALS
 from arturo.lab.lock import Locked, locked
 from arturo.lab.node import FILES, Files, Order, read_files, train_there
 from arturo.lab.tasks import TASKS
-from arturo.lab.workers import CHECKPOINT_SECONDS, News, failed, found, lost
+from arturo.lab.workers import CHECKPOINT_SECONDS, Board, News, failed
 
 ATTEMPTS = 5  # for each run; nodes come and go
 LOOK_EVERY = 0.2  # seconds between two looks at what the nodes say
@@ -146,19 +145,11 @@ class Cluster:
             jobs: at most so many at once; None leaves that to Ray.
             shared: whether nodes see our folders; None: each node looks.
         """
-        latest: dict[RunConfig, News] = {}
-
-        def tell(news: News) -> None:
-            latest[news.config] = news
-            on_news(news)
-
-        for config in configs:
-            tell(found(config, out))
-        waiting = deque(config for config in configs if latest[config].state == "waiting")
+        board = Board(configs, out, ATTEMPTS, on_news)
+        waiting = board.waiting
         if not waiting:
-            return [latest[config] for config in configs]
+            return board.last()
         self.capacity(list(waiting))
-        attempts = dict.fromkeys(configs, 0)
         running: dict[ObjectRef[Any], Attempt] = {}
         stopping, submitted = False, 0
         mailbox = start_mailbox()
@@ -169,40 +160,36 @@ class Cluster:
                     waiting.clear()
                     ray.get(mailbox.stop.remote())
                     for ref, attempt in running.items():
-                        if latest[attempt.config].state == "waiting":
+                        if board.latest[attempt.config].state == "waiting":
                             ray.cancel(ref)
                 while waiting and len(running) < (jobs or len(configs)):
-                    config = waiting.popleft()
-                    attempts[config] += 1
+                    config = board.take()
                     submitted += 1
-                    ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, attempts[config], mailbox)
+                    again = board.attempts[config] > 1
+                    ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, again, mailbox)
                     running[ref] = Attempt(config, submitted)
 
                 for number, letter in ray.get(mailbox.collect.remote()):
                     for ref in [ref for ref, attempt in running.items() if attempt.number == number]:
                         try:
-                            receive(letter, running[ref].config, out, tell)
+                            receive(letter, running[ref].config, out, board.tell)
                         except RunError as error:  # its files cannot be written
-                            tell(failed(running.pop(ref).config, error))
+                            board.tell(failed(running.pop(ref).config, error))
                             ray.cancel(ref, force=True)
                 for ref in ray.wait(list(running), timeout=LOOK_EVERY)[0] if running else []:
                     config = running.pop(ref).config
                     try:
                         news, files = ray.get(ref)
-                        receive(files, config, out, tell)
-                        tell(news)
+                        receive(files, config, out, board.tell)
+                        board.tell(news)
                     except TaskCancelledError:
                         pass  # it had not begun
                     except (RunError, RayTaskError) as error:
-                        tell(failed(config, error))
+                        board.tell(failed(config, error))
                     except RayError as error:  # no word of the run: its process or its node is gone
-                        again = not stopping and attempts[config] < ATTEMPTS
-                        how = f"its worker or node is gone ({type(error).__name__})"
-                        tell(lost(latest[config], how, attempts[config], again, stopping))
-                        if again:
-                            waiting.appendleft(config)
+                        board.lose(config, f"its worker or node is gone ({type(error).__name__})", stopping)
         ray.kill(mailbox)
-        return [latest[config] for config in configs]
+        return board.last()
 
     def submit(
         self,
@@ -212,7 +199,7 @@ class Cluster:
         data_dir: Path | None,
         checkpoint_seconds: float | None,
         number: int,
-        attempt: int,
+        again: bool,
         mailbox: Any,
     ) -> ObjectRef[Any]:
         """Give a run to the cluster."""
@@ -229,7 +216,7 @@ class Cluster:
             checkpoint_seconds,
             number,
             math.ceil(wanted["CPU"]),
-            LOCK_SECONDS if attempt > 1 else 0.0,
+            LOCK_SECONDS if again else 0.0,
         )
         task = train_there.options(
             num_cpus=wanted["CPU"], num_gpus=wanted["GPU"], max_retries=0, scheduling_strategy="SPREAD", name=config.name

@@ -79,18 +79,10 @@ def train_all(
         on_news: told of everything that happens.
         stop: asked several times a second; True lets every worker save a checkpoint and end.
     """
-    latest: dict[RunConfig, News] = {}
-
-    def tell(news: News) -> None:
-        latest[news.config] = news
-        on_news(news)
-
-    for config in configs:
-        tell(found(config, out))
-    waiting = deque(config for config in configs if latest[config].state == "waiting")
+    board = Board(configs, out, ATTEMPTS, on_news)
+    waiting = board.waiting
     jobs = min(jobs, len(waiting))
     threads = max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
-    attempts = dict.fromkeys(configs, 0)
     workers: list[Worker] = []
     stopping = False
     try:
@@ -105,8 +97,7 @@ def train_all(
                 workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds))
             for worker in workers:
                 if worker.config is None and waiting:
-                    worker.config = waiting.popleft()
-                    attempts[worker.config] += 1
+                    worker.config = board.take()
                     worker.send(worker.config)
             if not any(worker.config for worker in workers):
                 break
@@ -114,20 +105,62 @@ def train_all(
                 worker = next(worker for worker in workers if worker.connection is ready)
                 try:
                     news = worker.connection.recv()
-                    tell(news)
+                    board.tell(news)
                     if news.state != "training":
                         worker.config = None
                 except (EOFError, OSError):
                     workers.remove(worker)
                     if worker.config is not None:
-                        again = not stopping and attempts[worker.config] < ATTEMPTS
-                        tell(lost(latest[worker.config], ending(worker.end()), attempts[worker.config], again, stopping))
-                        if again:
-                            waiting.appendleft(worker.config)
+                        board.lose(worker.config, ending(worker.end()), stopping)
     finally:
         for worker in workers:
             worker.end()
-    return [latest[config] for config in configs]
+    return board.last()
+
+
+class Board:
+    """What is known of every run, and which of them wait.
+
+    Args:
+        configs: the runs.
+        out: where their folders are.
+        most: attempts at a run whose worker dies.
+        on_news: told of everything.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], out: Path, most: int, on_news: Callable[[News], None]) -> None:
+        self.latest: dict[RunConfig, News] = {}
+        self.most = most
+        self.on_news = on_news
+        for config in configs:
+            self.tell(found(config, out))
+        self.waiting = deque(config for config in configs if self.latest[config].state == "waiting")
+        self.attempts = dict.fromkeys(configs, 0)
+
+    def tell(self, news: News) -> None:
+        self.latest[news.config] = news
+        self.on_news(news)
+
+    def take(self) -> RunConfig:
+        """The next one, for one more attempt."""
+        config = self.waiting.popleft()
+        self.attempts[config] += 1
+        return config
+
+    def lose(self, config: RunConfig, how: str, stopping: bool) -> None:
+        """Whoever trained it is gone: it waits again, unless we are stopping or it has had its attempts."""
+        before, attempts = self.latest[config], self.attempts[config]
+        if stopping:
+            state, what = "stopped", "the same command goes on from its last checkpoint"
+        elif attempts < self.most:
+            state, what = "waiting", "going on from its last checkpoint in another one"
+            self.waiting.appendleft(config)
+        else:
+            state, what = "failed", f"{attempts} times; the same command goes on from its last checkpoint"
+        self.tell(News(config, state, math.floor(before.epochs), before.accuracy, message=f"{how}; {what}"))
+
+    def last(self) -> list[News]:
+        return list(self.latest.values())
 
 
 def found(config: RunConfig, out: Path) -> News:
@@ -156,17 +189,6 @@ def ending(code: int | None) -> str:
     return "its process " + (
         "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     )
-
-
-def lost(before: News, how: str, attempts: int, again: bool, stopping: bool) -> News:
-    """Whoever trained a run is gone."""
-    if stopping:
-        state, what = "stopped", "the same command goes on from its last checkpoint"
-    elif again:
-        state, what = "waiting", "going on from its last checkpoint in another one"
-    else:
-        state, what = "failed", f"{attempts} times; the same command goes on from its last checkpoint"
-    return News(before.config, state, math.floor(before.epochs), before.accuracy, message=f"{how}; {what}")
 
 
 @dataclass
