@@ -147,11 +147,14 @@ class RunConfig:
         return {key: value for key, value in values.items() if value is not None or key not in LATER}
 
     @property
-    def steps_per_epoch(self) -> int:
+    def training_images(self) -> int:
+        """That it trains on: of the subset, without the fold that is held out."""
         images = self.subset or DATA[TASKS[self.task].data].train_images
-        if self.fold is not None:
-            images = Fold.parse(self.fold).training_images(images)
-        return math.ceil(images / self.batch_size)
+        return images if self.fold is None else Fold.parse(self.fold).training_images(images)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.training_images / self.batch_size)
 
     @property
     def key(self) -> str:

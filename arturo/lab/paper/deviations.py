@@ -22,8 +22,8 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
         differing = []
         if config.epochs != whole.epochs:
             differing.append(f"{count(config.epochs, 'epoch')} instead of {whole.epochs}")
-        if config.subset not in (None, images):
-            differing.append(f"{config.subset:,} of {images:,} training images")
+        if config.training_images != images:
+            differing.append(f"{config.training_images:,} of {images:,} training images")
         if config.batch_size != whole.batch_size:
             differing.append(f"batches of {config.batch_size} instead of {whole.batch_size}")
         if differing:

@@ -11,11 +11,9 @@ from matplotlib.figure import Figure
 
 from arturo.lab import atomic
 from arturo.lab.config import RunConfig
-from arturo.lab.datasets import DATA
 from arturo.lab.page import plain
 from arturo.lab.plots import save
 from arturo.lab.records import Record
-from arturo.lab.tasks import TASKS
 from arturo.lab.wording import count, seed_words
 
 
@@ -103,12 +101,12 @@ def protocol(configs: Sequence[RunConfig]) -> tuple[tuple[str, ...], list[tuple[
     rows: list[tuple[str, ...]] = []
     for task in dict.fromkeys(config.task for config in configs):
         mine = [config for config in configs if config.task == task]
-        first, images = mine[0], DATA[TASKS[task].data].train_images
+        first = mine[0]
         rows.append(
             (
                 task,
                 str(first.epochs),
-                f"{first.subset or images:,}",
+                f"{first.training_images:,}",
                 str(first.batch_size),
                 seed_words(sorted({config.seed for config in mine})).partition(" ")[2],
                 " ".join(dict.fromkeys(config.optimizer for config in mine)),
