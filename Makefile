@@ -36,7 +36,7 @@ clean:  ## remove caches and build output; keeps .venv and runs/
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt setup.py arturo/kernels/native.cpp
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard arturo/kernels/cpp/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

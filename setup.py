@@ -17,7 +17,8 @@ setup(
     ext_modules=[
         Extension(
             "arturo.kernels._native",
-            ["arturo/kernels/native.cpp"],
+            ["arturo/kernels/cpp/native.cpp"],
+            depends=[f"arturo/kernels/cpp/{name}.h" for name in ("chunk", "formulas", "half", "rounded")],
             extra_compile_args=flags,
             extra_link_args=links,
             py_limited_api=True,

@@ -101,8 +101,9 @@ def test_sdist_makes_a_wheel_that_steps(tmp_path):
     (archive,) = (source / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
-    wanted = {"arturo/kernels/native.cpp", "arturo/py.typed", "LICENSE", "README.md", "setup.py", "pyproject.toml"}
-    assert wanted | {"tests/conftest.py", "tests/lab/test_cli.py", "docs/notation.md"} <= held
+    wanted = {"arturo/py.typed", "LICENSE", "README.md", "setup.py", "pyproject.toml", "docs/notation.md"}
+    wanted |= {f"arturo/kernels/cpp/{path.name}" for path in (source / "arturo/kernels/cpp").iterdir()}
+    assert wanted | {"arturo/kernels/cpp/native.cpp", "tests/conftest.py", "tests/lab/test_cli.py"} <= held
     assert not [name for name in held if name.endswith((".so", ".pyc"))]
 
     compiler = shutil.which("c++") is not None
@@ -111,7 +112,7 @@ def test_sdist_makes_a_wheel_that_steps(tmp_path):
     assert "arturo/py.typed" in packed and any(name.endswith("licenses/LICENSE") for name in packed)
     assert "abi3" in wheel.name, "one wheel is to serve every Python from 3.10 on"
     assert [name for name in packed if name.endswith((".so", ".pyd"))] == ["arturo/kernels/_native.abi3.so"] * compiler
-    assert not [name for name in packed if not name.startswith("arturo") or name.endswith(".cpp")]
+    assert not [name for name in packed if not name.startswith("arturo") or name.endswith((".cpp", ".h"))]
     install_and_smoke(wheel, tmp_path / "installed", "native" if compiler else "eager")
 
 

@@ -1,4 +1,4 @@
-"""The passes in C++ for CPU tensors: one call per pass for the whole list, no temporaries, see ``native.cpp``.
+"""The passes in C++ for CPU tensors: one call per pass for the whole list, no temporaries, see ``cpp/native.cpp``.
 
 The extension is optional: without a compiler at install the eager kernel serves. Tensors it cannot take (layouts that differ
 between a parameter, its gradient and its state, tensor subclasses) go to the eager kernel, in the same pass.
@@ -22,7 +22,7 @@ from arturo.trust_region import Scalar
 
 OBSERVE, PROBE, MOVE = range(3)
 PLAIN = (Tensor, torch.nn.Parameter)  # a subclass may keep its numbers elsewhere than data_ptr says
-FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the order of FORMATS in native.cpp
+FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the order of FORMATS in cpp/native.cpp
     (torch.float32, torch.float32, torch.float32),
     (torch.float64, torch.float64, torch.float64),
     (torch.bfloat16, torch.float32, torch.float32),
@@ -35,7 +35,7 @@ _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 
 
 class Constants(ctypes.Structure):
-    """``struct Constants`` of ``native.cpp``, field by field."""
+    """``struct Constants`` of ``cpp/chunk.h``, field by field."""
 
     _fields_ = [
         *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 WORD = 0xFFFFFFFF
 HALF_WORD = 0xFFFF
-CHUNK = 256  # entries that share a key; native.cpp works in such chunks
+CHUNK = 256  # entries that share a key; the C++ kernel works in such chunks
 I = TypeVar("I", int, Tensor)  # noqa: E741 - an integer of the host, or int64 ones of the device, all below 2^32
 
 
