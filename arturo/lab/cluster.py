@@ -29,13 +29,14 @@ from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arturo.lab import atomic, data
+from arturo.lab.board import Board, News, failed
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.interrupt import SIGNALS
 from arturo.lab.lock import Locked, locked
 from arturo.lab.node import FILES, Files, Order, read_files, train_there
 from arturo.lab.tasks import TASKS
-from arturo.lab.workers import CHECKPOINT_SECONDS, Board, News, failed
+from arturo.lab.workers import CHECKPOINT_SECONDS
 
 ATTEMPTS = 5  # for each run; nodes come and go
 LOOK_EVERY = 0.2  # seconds between two looks at what the nodes say

@@ -24,7 +24,7 @@ from arturo.lab.tasks import TASKS
 
 AMP = ("bf16",)  # what computes in lower precision
 
-LATER = ("fold", "parallel")
+LATER = ("fold", "parallel", "channels_last")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class RunConfig:
     compile: bool = False  # the network through torch.compile
     fold: str | None = None  # "2/8": test on the second of eight parts of the training images, train on the others
     parallel: str | None = None  # how several processes share the work; None: there is one
+    channels_last: bool = False  # images and filters with their channels innermost in memory: other kernels, other roundings
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
@@ -76,8 +77,9 @@ class RunConfig:
             raise unknown("amp", str(self.amp), AMP)
         if self.parallel is not None and self.parallel not in PARALLEL:
             raise unknown("parallel", str(self.parallel), PARALLEL)
-        if not isinstance(self.compile, bool):
-            raise ConfigError(f"compile: must be true or false, got {self.compile!r}")
+        for key in ("compile", "channels_last"):
+            if not isinstance(getattr(self, key), bool):
+                raise ConfigError(f"{key}: must be true or false, got {getattr(self, key)!r}")
         try:
             torch.device(self.device)
         except (RuntimeError, TypeError) as error:
@@ -100,6 +102,7 @@ class RunConfig:
         compile: bool = False,
         fold: str | None = None,
         parallel: str | None = None,
+        channels_last: bool = False,
     ) -> RunConfig:
         """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
         default = TASKS[task]
@@ -120,6 +123,7 @@ class RunConfig:
             compile,
             fold,
             parallel,
+            channels_last,
         )
 
     @classmethod
@@ -141,10 +145,10 @@ class RunConfig:
         """What tells two configs apart: :meth:`to_json` without the arguments of the optimizer that are None or False.
 
         Those are as good as not given. A package that gains an option does not make every stored run another one. Nor do
-        we: what is ``LATER`` than the first stored runs is left out where it is None.
+        we: what is ``LATER`` than the first stored runs is left out where it is None or False.
         """
         values = {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
-        return {key: value for key, value in values.items() if value is not None or key not in LATER}
+        return {key: value for key, value in values.items() if key not in LATER or value not in (None, False)}
 
     @property
     def training_images(self) -> int:

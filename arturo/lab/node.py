@@ -16,11 +16,12 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 import arturo
+from arturo.lab.board import News, failed
 from arturo.lab.config import RunConfig
 from arturo.lab.data import ImageData
 from arturo.lab.errors import RunError
 from arturo.lab.lock import Locked
-from arturo.lab.workers import News, failed, train_one
+from arturo.lab.workers import train_one
 
 FILES = ("config.json", "environment.json", "metrics.jsonl", "steps.jsonl", "checkpoint.pt", "result.json")  # order of writing
 Files = dict[str, bytes]  # of a run folder, by name

@@ -15,10 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from arturo.lab.board import OVER, News
 from arturo.lab.config import RunConfig
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.wording import count
-from arturo.lab.workers import OVER, News
 
 
 class Overview:

@@ -72,6 +72,8 @@ def train(
         torch.manual_seed(config.seed)  # initial weights, then dropout
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
         model, criterion = task.model().to(device), nn.CrossEntropyLoss()
+        if config.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         entry.instrument(model, criterion)
         network = processes.spread(model)
         network = torch.compile(network) if config.compile else network  # type: ignore[assignment]

@@ -1,18 +1,15 @@
 """Many trainings at once, each in a process of its own; :mod:`arturo.lab.cluster` has the same on a Ray cluster.
 
-A worker gets configs through a pipe and answers with :class:`News`. The pipe is also how it is stopped: it becomes readable
-when the parent says so, and when the parent is gone. Either way the worker saves a checkpoint and ends. Signals of the
-terminal are the parent's business alone.
+A worker gets configs through a pipe and answers with news for the board (:mod:`arturo.lab.board`). The pipe is also how it is
+stopped: it becomes readable when the parent says so, and when the parent is gone. Either way the worker saves a checkpoint and
+ends. Signals of the terminal are the parent's business alone.
 """
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import signal
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,12 +22,11 @@ from typing import Any
 import torch
 
 from arturo.lab import data
+from arturo.lab.board import Board, News, failed, found
 from arturo.lab.config import RunConfig
 from arturo.lab.data import ImageData
 from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.errors import LabError
 from arturo.lab.interrupt import SIGNALS
-from arturo.lab.records import RecordError, read_run
 from arturo.lab.run import open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import train
@@ -38,21 +34,6 @@ from arturo.lab.train import train
 CHECKPOINT_SECONDS = 300.0  # a killed worker loses at most so much
 SAYS_EVERY = 0.3  # seconds between two news within an epoch
 ATTEMPTS = 2  # a run whose worker died is tried once more
-OVER = ("finished", "diverged")
-
-
-@dataclass(frozen=True)
-class News:
-    """What is known of a run now."""
-
-    config: RunConfig
-    state: str  # waiting, training, finished, diverged, stopped (can go on), failed
-    epochs: float = 0.0  # done, with the part of the one under way
-    accuracy: float | None = None  # test accuracy after the last whole one
-    seconds: float | None = None  # that an epoch takes, its test included
-    reused: bool = False  # it was over before
-    message: str = ""  # why it failed, or starts again
-    details: str = ""  # the traceback of an error that is ours
 
 
 def train_all(
@@ -116,72 +97,6 @@ def train_all(
         for worker in workers:
             worker.end()
     return board.last()
-
-
-class Board:
-    """What is known of every run, and which of them wait.
-
-    Args:
-        configs: the runs.
-        out: where their folders are.
-        most: attempts at a run whose worker dies.
-        on_news: told of everything.
-    """
-
-    def __init__(self, configs: Sequence[RunConfig], out: Path, most: int, on_news: Callable[[News], None]) -> None:
-        self.latest: dict[RunConfig, News] = {}
-        self.most = most
-        self.on_news = on_news
-        for config in configs:
-            self.tell(found(config, out))
-        self.waiting = deque(config for config in configs if self.latest[config].state == "waiting")
-        self.attempts = dict.fromkeys(configs, 0)
-
-    def tell(self, news: News) -> None:
-        self.latest[news.config] = news
-        self.on_news(news)
-
-    def take(self) -> RunConfig:
-        """The next one, for one more attempt."""
-        config = self.waiting.popleft()
-        self.attempts[config] += 1
-        return config
-
-    def lose(self, config: RunConfig, how: str, stopping: bool) -> None:
-        """Whoever trained it is gone: it waits again, unless we are stopping or it has had its attempts."""
-        before, attempts = self.latest[config], self.attempts[config]
-        if stopping:
-            state, what = "stopped", "the same command goes on from its last checkpoint"
-        elif attempts < self.most:
-            state, what = "waiting", "going on from its last checkpoint in another one"
-            self.waiting.appendleft(config)
-        else:
-            state, what = "failed", f"{attempts} times; the same command goes on from its last checkpoint"
-        self.tell(News(config, state, math.floor(before.epochs), before.accuracy, message=f"{how}; {what}"))
-
-    def last(self) -> list[News]:
-        return list(self.latest.values())
-
-
-def found(config: RunConfig, out: Path) -> News:
-    """What the folder of a run says before anything is done."""
-    folder = out / config.task / config.name
-    if not (folder / "config.json").exists():
-        return News(config, "waiting")
-    try:
-        record = read_run(folder)
-    except RecordError as error:
-        return News(config, "failed", message=f"{folder}/{error}")
-    taken = [(row.get("seconds") or 0.0) + (row.get("seconds_test") or 0.0) for row in record.rows]
-    state = record.status if record.status in OVER else "waiting"
-    return News(
-        config,
-        state,
-        float(len(record.rows)),
-        record.rows[-1].get("test_accuracy") if record.rows else None,
-        sum(taken) / len(taken) if taken else None,
-        reused=state in OVER,
-    )
 
 
 def ending(code: int | None) -> str:
@@ -273,14 +188,6 @@ def work(
                 tell(train_one(config, loaded, out, checkpoint_seconds, tell, stop=connection.poll))
             except Exception as error:
                 tell(failed(config, error))
-
-
-def failed(config: RunConfig, error: Exception) -> News:
-    """An error as news: ours in a line, any other with its traceback."""
-    if isinstance(error, LabError):
-        return News(config, "failed", message=str(error))
-    details = "".join(traceback.format_exception(error))
-    return News(config, "failed", message=f"{type(error).__name__}: {error}", details=details)
 
 
 def train_one(

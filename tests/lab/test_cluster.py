@@ -21,6 +21,7 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster as Nodes
 
 from arturo.lab import data
+from arturo.lab.board import News, found
 from arturo.lab.cli import main
 from arturo.lab.cluster import Cluster, connected
 from arturo.lab.config import RunConfig
@@ -29,7 +30,6 @@ from arturo.lab.plan import plan
 from arturo.lab.records import read_run
 from arturo.lab.run import open_run
 from arturo.lab.train import train
-from arturo.lab.workers import News, found
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's
 DIGITS = data.load("digits")

@@ -31,6 +31,7 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"settings": None}, "settings: must be a dict, got None"),
         ({"amp": "bf61"}, "amp: unknown name 'bf61'; did you mean bf16"),
         ({"compile": "yes"}, "compile: must be true or false, got 'yes'"),
+        ({"channels_last": 1}, "channels_last: must be true or false, got 1"),
         ({"device": "gpu"}, "device: must be a device of torch such as cpu, cuda or cuda:1, got 'gpu'"),
         ({"device": 1.5}, "device: must be a device"),
     ],
@@ -75,6 +76,7 @@ def test_key_is_fixed_and_sees_every_field() -> None:
         {"compile": True},
         {"fold": "1/8"},
         {"parallel": "fsdp2"},
+        {"channels_last": True},
     ]
     assert {key for change in changes for key in change} == set(fixed.to_json())
     keys = {fixed.key} | {replace(fixed, **change).key for change in changes}  # type: ignore[arg-type]

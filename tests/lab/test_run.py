@@ -185,14 +185,29 @@ def test_death_at_every_point(tmp_path: Path) -> None:
         assert outcome(go(out, wanted)) == expected, n
 
 
+def stopped_everywhere(tmp_path: Path, wanted: RunConfig) -> tuple[Any, ...]:
+    """What comes out if the run is stopped after every step and every epoch but the last, once per process."""
+    for _ in range(wanted.epochs * wanted.steps_per_epoch + wanted.epochs - 1):
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path / "parts", wanted, stop=lambda: True)
+    return outcome(go(tmp_path / "parts", wanted, stop=lambda: True))
+
+
 @pytest.mark.parametrize("optimizer", ANY)
 def test_stopped_in_the_middle_of_an_epoch(optimizer: str, tmp_path: Path) -> None:
-    """Stopped after every step and every epoch but the last, once per process."""
     expected = outcome(go(tmp_path / "whole", config(optimizer)))
-    for _ in range(3 * 3 + 2):
-        with pytest.raises(KeyboardInterrupt):
-            go(tmp_path / "parts", config(optimizer), stop=lambda: True)
-    assert outcome(go(tmp_path / "parts", config(optimizer), stop=lambda: True)) == expected
+    assert stopped_everywhere(tmp_path, config(optimizer)) == expected
+
+
+@pytest.mark.parametrize("options", [{"channels_last": True}, {"amp": "bf16"}], ids=str)
+@pytest.mark.parametrize("optimizer", ["adamw", "arturo"])
+def test_stopped_with_options_of_the_machine(
+    optimizer: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy = replace(TASKS["noisy"], model=lambda: nn.Sequential(models.digits_cnn(), nn.Dropout(0.1)))
+    monkeypatch.setitem(TASKS, "noisy", noisy)
+    wanted = config(optimizer, epochs=2, subset=64, **options)
+    assert stopped_everywhere(tmp_path, wanted) == outcome(go(tmp_path / "whole", wanted))
 
 
 def test_checkpoints_by_time_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

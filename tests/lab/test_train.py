@@ -181,3 +181,19 @@ def test_threads_and_devices() -> None:
     assert counts == [2]
     with pytest.raises(ConfigError, match=r"^device: cuda:99 is not available here"):
         train(replace(config, device="cuda:99"), DIGITS)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_channels_last_is_another_layout_of_the_same_training(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks: list[nn.Module] = []
+    build = TASKS["digits-cnn"].model
+    task = replace(TASKS["digits-cnn"], model=lambda: networks.append(build()) or networks[-1])
+    monkeypatch.setitem(TASKS, "digits-cnn", task)
+    (plain,) = run(optimizer, task="digits-cnn", subset=128)
+    (last,) = run(optimizer, task="digits-cnn", subset=128, channels_last=True)
+    filters = [[p for p in network.parameters() if p.ndim == 4 and p.shape[1] > 1] for network in networks]
+    assert filters[0] and all(p.is_contiguous() for p in filters[0])
+    if optimizer != "ivon":  # its package puts tensors of its own in the parameters' place
+        assert all(p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous() for p in filters[1])
+    if not OPTIMIZERS[optimizer].draws:  # draws fill memory in its order: other ones belong to each weight
+        assert last.train_loss == pytest.approx(plain.train_loss, rel=1e-4)

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from arturo.lab import data, workers
+from arturo.lab.board import News, found
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
 from arturo.lab.plan import plan
 from arturo.lab.records import read_run
 from arturo.lab.run import open_run
 from arturo.lab.train import train
-from arturo.lab.workers import News, found, train_all
+from arturo.lab.workers import train_all
 
 DIGITS = data.load("digits")
 

@@ -35,17 +35,27 @@ def add_scale(sub: argparse._ActionsContainer) -> None:
     sub.add_argument("--batch-size", type=int, metavar="B", help="default: the task's own")
 
 
+def add_set(sub: argparse._ActionsContainer, form: str, help_text: str) -> None:
+    """An optimizer's arguments, each of this form; the option may be given several times."""
+    sub.add_argument("--set", nargs="+", action="extend", default=[], metavar=form, help=help_text)
+
+
 def add_machine(sub: argparse._ActionsContainer) -> None:
     """What a training runs on. Read by :func:`machine`."""
     sub.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     sub.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
     sub.add_argument("--amp", metavar="TYPE", help="bf16: forward pass and loss in bfloat16 where torch holds it safe")
     sub.add_argument("--compile", action="store_true", help="the network through torch.compile")
+    sub.add_argument(
+        "--channels-last",
+        action="store_true",
+        help="torch's memory format of that name, in which a CPU convolves faster",
+    )
 
 
 def machine(arguments: argparse.Namespace) -> dict[str, Any]:
     """The same as options of :meth:`arturo.lab.config.RunConfig.for_task`."""
-    return {name: getattr(arguments, name) for name in ("device", "threads", "amp", "compile")}
+    return {name: getattr(arguments, name) for name in ("device", "threads", "amp", "compile", "channels_last")}
 
 
 def add_jobs(sub: argparse._ActionsContainer) -> None:

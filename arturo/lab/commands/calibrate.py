@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from arturo.lab.board import found
 from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_machine, add_scale, machine
 from arturo.lab.commands.fetch import provide
 from arturo.lab.commands.listing import table
@@ -27,7 +28,6 @@ from arturo.lab.uncertainty.calibrate import Outcome, configs_of, evaluate
 from arturo.lab.uncertainty.document import Page
 from arturo.lab.uncertainty.images import ELSEWHERE, Images, Work
 from arturo.lab.uncertainty.methods import DEFAULT, METHODS, dropout_layers
-from arturo.lab.workers import found
 
 HELD_OUT = 1000  # images, or a sixth of the training set if that is less
 TEMPERATURES = (1e-3, 1e-2, 1e-1, 1.0)

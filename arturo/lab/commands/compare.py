@@ -16,6 +16,7 @@ from arturo.lab.commands.arguments import (
     add_jobs,
     add_machine,
     add_scale,
+    add_set,
     add_target,
     machine,
     target,
@@ -54,14 +55,7 @@ def add(commands: Any) -> None:
 
     scale = sub.add_argument_group("the tasks")
     add_scale(scale)
-    scale.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="OPTIMIZER.NAME=VALUE",
-        help="arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99",
-    )
+    add_set(scale, "OPTIMIZER.NAME=VALUE", "arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99")
     add_machine(sub.add_argument_group("the machine"))
     add_data(sub.add_argument_group("data"))
     sub.set_defaults(run=run)

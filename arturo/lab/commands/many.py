@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from arturo.lab.board import OVER, News, found
 from arturo.lab.commands.arguments import jobs
 from arturo.lab.commands.fetch import provide
 from arturo.lab.config import RunConfig
@@ -23,7 +24,7 @@ from arturo.lab.records import Problem, Record, RecordError, read_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import available
 from arturo.lab.wording import count
-from arturo.lab.workers import OVER, News, found, train_all
+from arturo.lab.workers import train_all
 
 
 class Crew(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from arturo.lab.commands.arguments import add_command, add_data, add_jobs
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_machine, machine
 from arturo.lab.commands.many import read_all, train_many
 from arturo.lab.errors import RunError
 from arturo.lab.paper.artefacts import ARTEFACTS
@@ -31,7 +32,7 @@ def add(commands: Any) -> None:
         arturo reproduce train-loss --scale cpu --tasks fmnist-cnn cifar10-cnn
         arturo reproduce table1 --scale cpu --no-train
         arturo reproduce timing --scale cpu --tasks fmnist-cnn
-        arturo reproduce table1 --scale full --jobs 8 --download --out runs/full
+        arturo reproduce table1 --scale full --device cuda --jobs 4 --download
         """,
     )
     sub.description = (
@@ -47,6 +48,7 @@ def add(commands: Any) -> None:
     add_jobs(sub)
     sub.add_argument("--no-train", action="store_true", help="from the runs that are there, as far as they are")
     sub.add_argument("--out", type=Path, metavar="DIR", help="runs and results go there (default: runs/SCALE)")
+    add_machine(sub.add_argument_group("the machine"))
     add_data(sub.add_argument_group("data"))
     sub.set_defaults(run=run)
 
@@ -54,7 +56,7 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     console = Console()
     artefact, scale = ARTEFACTS[arguments.artefact], SCALES[arguments.scale]
-    configs = artefact.configs(scale, arguments.tasks)
+    configs = artefact.configs(scale, arguments.tasks, **machine(arguments))
     out: Path = Path("runs") / arguments.scale if arguments.out is None else arguments.out
     folder = out / artefact.folder
     at_once = 1 if artefact.timing else None  # they would slow each other down
@@ -68,12 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{folder}: holds none of the {len(configs)} runs that this takes")
-    some = [] if arguments.tasks is None else ["--tasks", *arguments.tasks]
     document = Document(
         artefact.title,
         arguments.scale,
         scale.about,
-        " ".join(["arturo reproduce", arguments.artefact, "--scale", arguments.scale, *some]),
+        made_by(arguments),
         configs,
         records,
         deviations(configs, artefact.timing),
@@ -83,3 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     for path in document.write(out, arguments.artefact):
         console.print(str(path), soft_wrap=True, highlight=False)
     return code
+
+
+def made_by(arguments: argparse.Namespace) -> str:
+    """The command, without what has no part in the numbers."""
+    words = ["arturo", "reproduce", arguments.artefact, "--scale", arguments.scale]
+    words += [] if arguments.tasks is None else ["--tasks", *arguments.tasks]
+    for name, value in machine(arguments).items():
+        if value not in (None, False, "cpu"):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from arturo.lab import data, loggers, parallel, settings
-from arturo.lab.commands.arguments import add_command, add_data, add_machine, add_scale, machine
+from arturo.lab.commands.arguments import add_command, add_data, add_machine, add_scale, add_set, machine
 from arturo.lab.commands.fetch import provide
 from arturo.lab.config import RunConfig
 from arturo.lab.config_file import ConfigFile, read_config_file
@@ -53,14 +53,7 @@ def add(commands: Any) -> None:
 
     scale = sub.add_argument_group("the task")
     add_scale(scale)
-    scale.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none",
-    )
+    add_set(scale, "NAME=VALUE", "arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none")
 
     where = sub.add_argument_group("the machine")
     add_machine(where)

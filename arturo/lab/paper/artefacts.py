@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arturo.lab.config import RunConfig
 from arturo.lab.paper import published
@@ -40,8 +41,8 @@ class Artefact:
         """Where its runs are, below OUT."""
         return "timing" if self.timing else ""
 
-    def configs(self, scale: Scale, tasks: Sequence[str] | None = None) -> list[RunConfig]:
-        """Its trainings at a scale, of all its tasks or of those named."""
+    def configs(self, scale: Scale, tasks: Sequence[str] | None = None, **machine: Any) -> list[RunConfig]:
+        """Its trainings at a scale, of all its tasks or of those named; ``machine``: see :meth:`Scale.configs`."""
         there = scale.timing if self.timing else scale.tasks
         known = [task for task in self.tasks if task in there]
         chosen = known if tasks is None else list(tasks)
@@ -49,7 +50,7 @@ class Artefact:
             if task not in known:
                 raise unknown("tasks", task, known)
         once("tasks", chosen)
-        return scale.configs(chosen, self.optimizers or scale.optimizers, self.timing)
+        return scale.configs(chosen, self.optimizers or scale.optimizers, self.timing, **machine)
 
 
 ARTEFACTS: Registry[Artefact] = Registry(

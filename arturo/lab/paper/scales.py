@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arturo.lab.config import RunConfig
 from arturo.lab.optimizers import PAPERS
@@ -42,15 +43,20 @@ class Scale:
     optimizers: tuple[str, ...] = PAPERS
     threads: int | None = None
 
-    def configs(self, tasks: Sequence[str], optimizers: Sequence[str], timing: bool = False) -> list[RunConfig]:
-        """The trainings of these tasks. A task that the scale does not name is taken whole."""
+    def configs(
+        self, tasks: Sequence[str], optimizers: Sequence[str], timing: bool = False, threads: int | None = None, **machine: Any
+    ) -> list[RunConfig]:
+        """The trainings of these tasks. A task that the scale does not name is taken whole.
+
+        ``threads``, unless None, go before the scale's; ``machine`` are other options of :meth:`RunConfig.for_task`.
+        """
         shares = self.timing if timing else self.tasks
         seeds = range(self.rounds) if timing else self.seeds
         result = []
         for task in tasks:
             share = shares.get(task, Share())
             part = dataclasses.asdict(share)
-            result += plan([task], optimizers, list(seeds), threads=self.threads, **part)
+            result += plan([task], optimizers, list(seeds), threads=threads or self.threads, **part, **machine)
         return result
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
+from arturo.lab.board import OVER, News
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
 from arturo.lab.tasks import TASKS
 from arturo.lab.tuning.protocols import Search
-from arturo.lab.workers import CHECKPOINT_SECONDS, OVER, News, load, train_one
+from arturo.lab.workers import CHECKPOINT_SECONDS, load, train_one
 
 WORST = 0.0  # the score of a configuration that diverged on any fold: no accuracy is lower
 

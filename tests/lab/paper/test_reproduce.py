@@ -74,6 +74,17 @@ def test_table_then_curves_of_the_same_runs_then_timing_of_others(
     assert 0 < arturo["optimizer_seconds_per_step"] < arturo["seconds_per_epoch"] / 2
 
 
+def test_on_another_machine(tmp_path: Path) -> None:
+    """What a training runs on is in its config and on the page, and what changes the numbers is named as different."""
+    assert reproduce("table1", tmp_path, "--amp", "bf16", "--threads", "2", "--channels-last") == 0
+    for path in (tmp_path / "digits-mlp").glob("*/config.json"):
+        config = json.loads(path.read_text())
+        assert (config["amp"], config["threads"], config["channels_last"], config["compile"]) == ("bf16", 2, True, False)
+    text = (tmp_path / "table1.md").read_text(encoding="utf-8")
+    assert "Made by `arturo reproduce table1 --scale tiny --threads 2 --amp bf16 --channels-last`" in text
+    assert "- Forward pass and loss in bfloat16" in text
+
+
 def test_from_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("table1", tmp_path, "--no-train") == 2
     assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs that this takes\n"

@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from arturo.lab.board import News
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.tuning import trial
@@ -22,7 +23,6 @@ from arturo.lab.tuning.protocols import Search
 from arturo.lab.tuning.search import work
 from arturo.lab.tuning.study import counted, fill, open_storage, slot_values
 from arturo.lab.tuning.trial import Judged
-from arturo.lab.workers import News
 
 SEARCH = Search("digits-mlp", "sgd", "fair", folds=2, seeds=1, epochs=1, batch_size=32)
 TRIALS = 2
