@@ -293,6 +293,12 @@ def test_diagonals_that_do_not_fit_are_refused(diagonal, words, quadratic):
         quadratic.train(Arturo(quadratic.params(), surrogate=diagonal), 1)
 
 
+@pytest.mark.parametrize("given", [None, 1.0, {}, torch.ones(5), [1.0] * 5, [None] * 5], ids=str)
+def test_what_is_no_list_of_tensors_is_refused(given, quadratic):
+    with pytest.raises(TypeError, match=r"the function passed as surrogate must return a list of tensors.*got"):
+        quadratic.train(Arturo(quadratic.params(), surrogate=lambda params: given), 1)
+
+
 def test_a_function_may_differentiate():
     p = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
 

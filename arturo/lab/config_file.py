@@ -56,8 +56,9 @@ def read_config_file(path: Path) -> ConfigFile:
     for key in values:
         if key not in KEYS:
             raise unknown(f"config {path}", key, KEYS)
-    if not isinstance(values.get("settings", {}), dict):
-        raise ConfigError(f"config: settings of {path} must be an object, got {values['settings']!r}")
+    for key in ("settings", "search"):
+        if not isinstance(values.get(key, {}), dict):
+            raise ConfigError(f"config: {key} of {path} must be an object, got {values[key]!r}")
     return ConfigFile(**values)
 
 

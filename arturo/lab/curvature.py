@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from arturo.lab.errors import ConfigError
@@ -19,7 +20,18 @@ from arturo.surrogates.diagonals import ATTRIBUTES, left_by_backpack
 def extend(*modules: nn.Module) -> None:
     """Let BackPACK follow a network and its loss. Their numbers and state dicts stay what they are."""
     for module in modules:
+        for part in module.modules():
+            if isinstance(part, _BatchNorm) or getattr(part, "inplace", False):  # its hooks fail on what is overwritten
+                raise no_rule(f"{type(part).__name__}, {'BatchNorm' if isinstance(part, _BatchNorm) else 'in place'}")
         _backpack().extend(module)
+
+
+def no_rule(why: object) -> ConfigError:
+    """BackPACK cannot follow this network."""
+    return ConfigError(
+        f"optimizer: it needs BackPACK's exact diagonal, which has no rule for a layer of this network ({why}). "
+        "BatchNorm and residual sums are such layers. Use arturo-hutchinson or adahessian, which estimate it"
+    )
 
 
 @contextmanager
@@ -35,10 +47,7 @@ def diagonal_in_backward(name: str) -> Iterator[None]:
             with _backpack().backpack(extension()):
                 yield
         except NotImplementedError as error:
-            raise ConfigError(
-                f"optimizer: it needs BackPACK's exact diagonal, which has no rule for a layer of this network ({error}). "
-                "BatchNorm and residual sums are such layers. Use arturo-hutchinson or adahessian, which estimate it"
-            ) from error
+            raise no_rule(error) from error
 
 
 def _backpack() -> Any:
@@ -49,6 +58,27 @@ def _backpack() -> Any:
         raise ConfigError(
             f"optimizer: exact Hessian diagonals come from BackPACK: pip install 'arturo[hessian]' ({error})"
         ) from error
+
+
+def with_spatial_average(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:
+    """pytorch-optimizer's AdaHessian with what its authors do for convolutions and the package leaves out: the mean of the
+    estimate's absolute values over a kernel's two spatial axes stands for each of its entries.
+    """
+
+    @functools.cache
+    def made() -> Callable[..., Optimizer]:
+        base: Any = load()
+
+        class SpatialAdaHessian(base):  # type: ignore[misc]
+            def compute_hutchinson_hessian(self, param_groups: Any, state: Any, **options: Any) -> None:
+                super().compute_hutchinson_hessian(param_groups=param_groups, state=state, **options)
+                for p in (p for group in param_groups for p in group["params"] if p.dim() == 4 and "hessian" in state[p]):
+                    h = state[p]["hessian"]
+                    h.copy_(h.abs().mean(dim=(2, 3), keepdim=True).expand_as(h))
+
+        return SpatialAdaHessian
+
+    return made
 
 
 def with_exact_diagonal(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:

@@ -178,8 +178,8 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         ),
         "adahessian": OptimizerEntry(
             "AdaHessian",
-            "lr 0.15, eps 1e-4; package pytorch-optimizer",
-            peer("pytorch_optimizer", "AdaHessian"),
+            "lr 0.15, eps 1e-4, spatial averaging; package pytorch-optimizer",
+            curvature.with_spatial_average(peer("pytorch_optimizer", "AdaHessian")),
             {"lr": 0.15, "eps": 1e-4},
             draws=True,
             **TWICE,

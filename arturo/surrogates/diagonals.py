@@ -45,7 +45,7 @@ def attach(slots: list[Slot], functions: Mapping[int, Diagonal]) -> None:
             _set(slot, left_by_backpack(slot.param, name), f"p.{ATTRIBUTES[name][0]}")
         elif name == FUNCTION:
             with torch.enable_grad():
-                _set(slot, list(functions[i](list(slot.param))), "the function passed as surrogate")
+                _set(slot, _listed(functions[i](list(slot.param))), "the function passed as surrogate")
     estimated = [slot for _, slot in wanting if slot.group["surrogate"] == "hutchinson"]
     if estimated:  # one product for all groups: splitting parameters into groups changes nothing
         z = [
@@ -60,7 +60,7 @@ def attach(slots: list[Slot], functions: Mapping[int, Diagonal]) -> None:
 
 
 def left_by_backpack(params: Sequence[Any], name: str) -> list[Tensor]:
-    """The diagonals that BackPACK wrote during the backward pass."""
+    """The diagonals that BackPACK wrote during the last backward pass under it: one without it leaves them as they were."""
     attribute, extension = ATTRIBUTES[name]
     lacking = sum(not isinstance(getattr(p, attribute, None), Tensor) for p in params)
     if lacking:
@@ -71,6 +71,16 @@ def left_by_backpack(params: Sequence[Any], name: str) -> list[Tensor]:
             "in sequence: there use surrogate='hutchinson', or pass a function that gives the diagonal"
         )
     return [getattr(p, attribute) for p in params]
+
+
+def _listed(given: Any) -> list[Tensor]:
+    several = isinstance(given, Iterable) and not isinstance(given, (Tensor, Mapping))
+    found = list(given) if several else []
+    wrong = [type(h).__name__ for h in found if not isinstance(h, Tensor)]
+    if wrong or not several:
+        got = f"{type(given).__name__} with a {wrong[0]} in it" if wrong else type(given).__name__
+        raise TypeError(f"the function passed as surrogate must return a list of tensors, one for each parameter, got {got}")
+    return found
 
 
 def _set(slot: Slot, diagonals: Sequence[Tensor], source: str) -> None:

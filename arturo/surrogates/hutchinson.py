@@ -38,7 +38,7 @@ def signs(like: Tensor, seed: Any) -> Tensor:
 
 
 def hessian_product(params: Sequence[Tensor], grads: Sequence[Tensor], z: Sequence[Tensor]) -> list[Tensor]:
-    """H z, from gradients that still have their graph. Zero where the loss is linear in a parameter.
+    """H z, from gradients that still have their graph. Zero where the loss is linear in some of the parameters.
 
     Example:
         >>> p = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -50,7 +50,8 @@ def hessian_product(params: Sequence[Tensor], grads: Sequence[Tensor], z: Sequen
     if not linked:
         raise RuntimeError(
             "surrogate='hutchinson' differentiates the gradient once more, and this gradient has no graph: call "
-            "loss.backward(create_graph=True) (and optimizer.zero_grad() after the step, which frees the graph)"
+            "loss.backward(create_graph=True) (and optimizer.zero_grad() after the step, which frees the graph). If you did, "
+            "the loss is linear in every parameter and has no curvature to estimate"
         )
     outputs, weights = zip(*linked, strict=True)
     products = torch.autograd.grad(outputs, list(params), grad_outputs=weights, allow_unused=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from torch.func import functional_call, hessian
 
 from arturo.lab import data
 from arturo.lab.config import RunConfig
-from arturo.lab.curvature import diagonal_in_backward, extend, with_exact_diagonal
+from arturo.lab.curvature import diagonal_in_backward, extend, with_exact_diagonal, with_spatial_average
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS, peer
+from arturo.lab.resnet import resnet18
 from arturo.lab.run import open_run
 from arturo.lab.tasks import TASKS
 from arturo.lab.train import train
@@ -59,11 +61,11 @@ def test_layers_without_a_rule_are_refused_with_a_way_out(optimizer: str, monkey
             x = x.flatten(1)
             return self.outer(x + self.inner(x))
 
-    for model in (normed, Residual):
+    for model in (normed, Residual, partial(resnet18, num_classes=10, channels=1)):
         monkeypatch.setitem(TASKS, "odd", replace(TASKS["digits-mlp"], model=model))
         with pytest.raises(ConfigError, match=r"^optimizer: .* no rule for a layer .*Use arturo-hutchinson or adahessian"):
             train(config(optimizer, "odd"), DIGITS)
-        assert len(train(config("arturo-hutchinson", "odd"), DIGITS)) == 1
+        assert len(train(config("arturo-hutchinson", "odd", subset=32), DIGITS)) == 1
 
 
 @pytest.mark.parametrize("optimizer", ["arturo-hessian", "adahessian-hessian"])
@@ -91,7 +93,26 @@ def test_exact_adahessian_is_the_packages_where_the_estimate_is_exact() -> None:
     assert (exact.abs() < start.abs()).all()
 
 
-@pytest.mark.parametrize("optimizer", ["arturo-hessian", "arturo-hutchinson", "arturo-adam", "adahessian-hessian"])
+def test_adahessian_averages_over_a_kernel() -> None:
+    """The authors' rule for four axes: the mean of the absolute values stands for each; elsewhere it is the package's."""
+    load = peer("pytorch_optimizer", "AdaHessian")
+    found = []
+    for make in (load, with_spatial_average(load)):
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(2, 3, 3, 3)), nn.Parameter(torch.randn(4, 5))]
+        optimizer = make()(params)
+        sum((p**4).sum() + p.sin().prod() for p in params).backward(create_graph=True)
+        optimizer.step()
+        found.append([optimizer.state[p]["hessian"] for p in params])
+    (plain, matrix), (kernel, same) = found
+    assert torch.equal(matrix, same) and (plain.abs() > 0.1).any()
+    torch.testing.assert_close(kernel, plain.abs().mean(dim=(2, 3), keepdim=True).expand(2, 3, 3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize(
+    "optimizer", ["arturo-hessian", "arturo-hutchinson", "arturo-adam", "adahessian", "adahessian-hessian"]
+)
 def test_a_resumed_run_has_the_same_bits(optimizer: str, tmp_path: Path) -> None:
     weights = []
     for out, stops in ((tmp_path / "whole", ()), (tmp_path / "parts", (1, 3))):

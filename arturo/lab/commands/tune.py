@@ -99,11 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tune: needs Optuna; to install it: pip install 'arturo[tune]'")
     console = Console()
+    from arturo.lab.tuning.result import check_out
+
     found = searches(arguments)
     file = arguments.out or Path("runs/tune") / f"{arguments.task}-{arguments.optimizer}.json"
     folder = file.with_suffix("")
-    if folder == file:
+    if file.suffix != ".json":
         raise ConfigError(f"out: must be the name of a file that ends with .json, got {file}")
+    check_out(file, found[0])
     url = arguments.storage or f"sqlite:///{folder / 'study.db'}"
     if arguments.dashboard:
         return dashboard(url)
@@ -154,6 +157,11 @@ def searches(arguments: argparse.Namespace) -> list[Search]:
     ]
 
 
+def pruned(arguments: argparse.Namespace) -> bool:
+    """Whether hopeless configurations are given up early."""
+    return bool(PROTOCOLS[arguments.protocol].prune if arguments.prune is None else arguments.prune)
+
+
 def search_all(
     arguments: argparse.Namespace, found: list[Search], url: str, folder: Path, trainer: Trainer, at_once: int, console: Console
 ) -> list[Row]:
@@ -165,7 +173,6 @@ def search_all(
 
     first, protocol = found[0], PROTOCOLS[arguments.protocol]
     trials = protocol.trials if arguments.trials is None else arguments.trials
-    prune = protocol.prune if arguments.prune is None else arguments.prune
     crossed = winners_elsewhere(arguments.cross, first)
     title = (
         f"{first.task}, {OPTIMIZERS[first.optimizer].label}, protocol {first.protocol}: {trials} trials of {first.folds} folds"
@@ -183,7 +190,7 @@ def search_all(
                 trials,
                 trainer,
                 folder / "scratch",
-                prune=prune,
+                prune=pruned(arguments),
                 at_once=math.ceil(at_once / first.seeds),
                 crossed=crossed if search.study == 0 else {},
                 on_trials=display.on_trials,
@@ -206,12 +213,12 @@ def conclude(
     write_rows(rows, folder / "trials.jsonl")
     if best is None:
         raise ConfigError(f"trials: every one of {len(rows)} diverged; {folder / 'trials.jsonl'} lists them")
-    before, test = tested_before(file), None
-    if before not in (None, best.params):
+    test = tested_before(file)
+    if test is not None and test["params"] != best.params:
         console.print("the test set was looked at before, for another winner: not again", style="bold")
     elif arguments.test_seeds:
         test = tested(search, best, arguments.test_seeds, trainer, folder / "test")
-    write_config_file(file, config_file(search, rows, best, shown(arguments.argv), test))
+    write_config_file(file, config_file(search, rows, best, shown(arguments.argv), test, pruned(arguments)))
     title = f"{TASKS[search.task].title}, {OPTIMIZERS[search.optimizer].label}: {search.folds} folds, {search.epochs} epochs"
     own = [row for row in rows if not row.crossed]
     write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space))
@@ -220,8 +227,8 @@ def conclude(
     values = ", ".join(f"{name} {value:.4g}" for name, value in best.params.items())
     console.print(f"best: trial {best.slot}, validation accuracy {best.score:.2%}: {values}", highlight=False, soft_wrap=True)
     for line in edges(search, best):
-        console.print(f"at an edge: {line}", style="bold", highlight=False)
-    if test is not None:
+        console.print(f"at an edge: {line}", style="bold", highlight=False, soft_wrap=True)
+    if test is not None and test["params"] == best.params:
         error = f" ± {100 * test['doubled_error']:.2f}" if test["doubled_error"] is not None else ""
         console.print(f"test accuracy {100 * test['mean']:.2f}{error} % ({test['n']} seeds)", highlight=False)
     console.print(f"{file}; figures: {folder}", highlight=False, soft_wrap=True)

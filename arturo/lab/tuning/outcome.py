@@ -22,7 +22,7 @@ class Row:
     """One trial: a line of trials.jsonl."""
 
     study: int
-    slot: str  # its number; "cross ..." for another task's winner
+    slot: str  # its number; "cross TASK KEY" for another task's winner
     state: str  # complete, pruned, diverged
     score: float  # mean accuracy on held-out images; of a pruned one over the folds it got, of a diverged one 0
     scores: tuple[float, ...]  # by fold and seed
@@ -71,9 +71,16 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
 
     A sample draws as many trials as there are, with replacement, in random order. That takes the trials for exchangeable,
     which those of a Sobol sequence are; those that a sampler proposed are better than the ones before, so the curve is
-    too high at small k and the band says how much hangs on single lucky trials. From a fixed seed.
+    too high at small k and the band says how much hangs on single lucky trials. A pruned trial counts by the folds it got, but
+    for no more than the winner: it was given up as worse. From a fixed seed.
+
+    Example:
+        >>> rows = [Row(0, "0", "complete", 0.8, (), {}), Row(0, "1", "pruned", 0.9, (), {})]
+        >>> best_after(rows)[0].tolist()
+        [0.8, 0.8]
     """
-    scores = np.array([row.score for row in rows])
+    best_one = winner(rows)
+    scores = np.array([row.score for row in rows]).clip(max=1.0 if best_one is None else best_one.score)
     draws = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
     best = np.maximum.accumulate(scores[draws], axis=1)
     low, high = np.quantile(best, [0.025, 0.975], axis=0)

@@ -21,6 +21,9 @@ from arturo.lab.tuning.figures import best_after_k, by_study, canvas, finish
 from arturo.lab.tuning.outcome import Row, read_rows, winner
 from arturo.lab.wording import mean_with_error
 
+BUDGET = ("protocol", "studies", "trials", "folds", "seeds", "epochs", "batch_size", "subset")
+NEEDED = ("protocol", "folds", "seeds", "studies", "trials", "pruned", "diverged", "params", "validation", "edges", "test")
+
 
 @dataclass(frozen=True)
 class Found:
@@ -37,12 +40,32 @@ class Found:
     def own(self) -> list[Row]:
         return [row for row in self.rows if not row.crossed]
 
+    def budget(self, key: str) -> object:
+        return getattr(self.config, key) if hasattr(self.config, key) else self.config.search[key]
+
 
 def read_found(file: Path) -> Found:
     config, trials = read_config_file(file), file.with_suffix("") / "trials.jsonl"
-    if "validation" not in config.search or not trials.exists():
+    lacking = [key for key in NEEDED if key not in config.search]
+    if lacking or config.task not in TASKS or config.optimizer not in OPTIMIZERS or not trials.exists():
         raise ConfigError(f"FILE: {file} is not what `arturo tune` wrote, or {trials} is missing")
     return Found(config, read_rows(trials))
+
+
+def check_alike(group: Sequence[Found]) -> None:
+    """Searches of one task stand in one table: each optimizer once, the same budget for all."""
+    first = group[0]
+    for i, search in enumerate(group):
+        optimizer = search.config.optimizer
+        if optimizer in [other.config.optimizer for other in group[:i]]:
+            raise ConfigError(f"FILE: two searches of {optimizer} on {search.task}; name one of them")
+        for key in BUDGET:
+            here, there = search.budget(key), first.budget(key)
+            if here != there:
+                raise ConfigError(
+                    f"FILE: the searches on {search.task} do not compare: {key} is {there!r} for {first.config.optimizer} and "
+                    f"{here!r} for {optimizer}; report them apart"
+                )
 
 
 def write_overview(found: Sequence[Found], folder: Path) -> list[Path]:
@@ -52,6 +75,7 @@ def write_overview(found: Sequence[Found], folder: Path) -> list[Path]:
     parts = ["# What the searches found\n"]
     for task in dict.fromkeys(search.task for search in found):
         group = [search for search in found if search.task == task]
+        check_alike(group)
         parts.append(f"## {TASKS[task].title}\n\n{about(group)}\n\n{table(group)}\n")
         figure = best_after_k({search.config.optimizer: search.own for search in group})
         figures = {f"{task}-best-after-k.png": figure}
@@ -96,7 +120,10 @@ def table(group: Sequence[Found]) -> str:
     lines = [_line([*heading, "values", "at an edge"]), _line(["---"] * (len(heading) + 2))]
     for search in group:
         how = search.config.search
-        best = [100 * score for score in how["between_studies"]["best"]] if several else []
+        best = [100 * score for score in (how["between_studies"] or {"best": []})["best"]] if several else []
+        each = f"{', '.join(f'{b:.2f}' for b in best)} (sd {np.std(best, ddof=1):.2f})" if best else "-"
+        tested = how["test"]
+        of_another = tested and tested.get("params", how["params"]) != how["params"]
         values = ", ".join(f"{name} {value:.3g}" for name, value in how["params"].items())
         edges = ", ".join(line.split()[0] for line in how["edges"]) or "no"
         lines.append(
@@ -104,8 +131,8 @@ def table(group: Sequence[Found]) -> str:
                 [
                     OPTIMIZERS[search.config.optimizer].label,
                     _percent(how["validation"]),
-                    *([f"{', '.join(f'{b:.2f}' for b in best)} (sd {np.std(best, ddof=1):.2f})"] if several else []),
-                    _percent(how["test"]) if how["test"] else "not yet",
+                    *([each] if several else []),
+                    "of an earlier winner" if of_another else _percent(tested) if tested else "not yet",
                     f"{how['pruned']} of {how['trials']}",
                     str(how["diverged"]),
                     values,

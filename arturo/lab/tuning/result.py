@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,25 +23,42 @@ def tested(search: Search, best: Row, seeds: int, trainer: Trainer, out: Path) -
     settings = search.space.settings(best.params)
     judged = trainer([search.config(settings, seed, fold=None) for seed in range(seeds)], out)
     accuracies = [run.accuracy for run in judged]
-    return {**estimate(accuracies), "accuracies": accuracies, "diverged": sum(run.diverged for run in judged)}
+    lost = sum(run.diverged for run in judged)
+    return {**estimate(accuracies), "accuracies": accuracies, "diverged": lost, "params": best.params}
 
 
 def tested_before(file: Path) -> dict[str, Any] | None:
-    """Which values an earlier search with this result tested; None if none did."""
+    """The test that an earlier search with this result made, with the values it tested; None if there was none."""
     if not file.exists():
         return None
     search = read_config_file(file).search
-    return dict(search["params"]) if search.get("test") else None
+    return {"params": search["params"], **search["test"]} if search.get("test") else None
 
 
-def config_file(search: Search, rows: Sequence[Row], best: Row, command: str, test: dict[str, Any] | None) -> ConfigFile:
+def check_out(file: Path, search: Search) -> None:
+    """A result of another search is not overwritten, nor is what was tested for it forgotten."""
+    if not file.exists():
+        return
+    there = read_config_file(file)
+    for key, theirs in (("task", there.task), ("optimizer", there.optimizer), ("protocol", there.search.get("protocol"))):
+        if theirs != getattr(search, key):
+            raise ConfigError(
+                f"out: {file} holds another search ({key} is {theirs!r} there and {getattr(search, key)!r} here); "
+                "choose another --out"
+            )
+
+
+def config_file(
+    search: Search, rows: Sequence[Row], best: Row, command: str, test: dict[str, Any] | None, prune: bool
+) -> ConfigFile:
     """What ``arturo train TASK --config`` takes, and how it came about."""
     own = [row for row in rows if not row.crossed]
     identity, versions = search.identity(), {**environment(), "optuna": optuna.__version__}
-    crossed = [{"from": row.slot.removeprefix("cross "), "score": row.score, "state": row.state} for row in rows if row.crossed]
+    crossed = [{"from": row.slot.split()[1], "score": row.score, "state": row.state} for row in rows if row.crossed]
     how = {
         "command": command,
         **{key: identity[key] for key in ("protocol", "folds", "seeds", "space")},
+        "prune": prune,
         "studies": len({row.study for row in own}),
         "trials": len(own),
         "pruned": sum(row.state == "pruned" for row in own),
@@ -60,8 +79,12 @@ def config_file(search: Search, rows: Sequence[Row], best: Row, command: str, te
 
 
 def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[str, float]]:
-    """The values that won in other searches, by the slot each is to have here. They must be of this optimizer and space."""
+    """The values that won in other searches, by the slot each is to have here. They must be of this optimizer and space.
+
+    The slot is named after the task and the values, so that a search of that task with another winner gets another slot.
+    """
     found: dict[str, dict[str, float]] = {}
+    tasks: dict[str | None, Path] = {search.task: Path("this search")}
     names = [d.name for d in search.space.dimensions]
     for file in files:
         there = read_config_file(file)
@@ -76,5 +99,9 @@ def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[s
         for dimension in search.space.dimensions:
             if not dimension.low <= how["params"][dimension.name] <= dimension.high:
                 raise ConfigError(f"cross: {dimension.name} of {file} is outside of {dimension.low:g} to {dimension.high:g}")
-        found[f"cross {there.task}"] = dict(how["params"])
+        if there.task in tasks:
+            raise ConfigError(f"cross: {file} is of {there.task}, and so is {tasks[there.task]}")
+        tasks[there.task] = file
+        key = hashlib.sha256(json.dumps(how["params"], sort_keys=True).encode()).hexdigest()[:8]
+        found[f"cross {there.task} {key}"] = dict(how["params"])
     return found

@@ -51,7 +51,7 @@ def work(
         if storage.heartbeat is not None:
             storage.release_dead(study)
         slots = fill(study, search, values)
-        rows = rows_of(study, search, trials, list(values))
+        rows = rows_of(study, search, list(values))
         on_trials(rows, "")
         trial = next_trial(storage, study, search, list(slots.values()))
         if trial is None:
@@ -74,21 +74,17 @@ def work(
             raise
 
 
-def rows_of(study: optuna.Study, search: Search, trials: int, slots: list[str]) -> list[Row]:
+def rows_of(study: optuna.Study, search: Search, slots: list[str]) -> list[Row]:
     """The trials that are over and count, as plain data."""
     found = counted(study)
-    quasi_random = search.quasi_random(trials)
-    return [
-        row(search, found[slot], slot.isdigit() and int(slot) < quasi_random)
-        for slot in slots
-        if slot in found and found[slot].state in OVER
-    ]
+    return [row(search, found[slot]) for slot in slots if slot in found and found[slot].state in OVER]
 
 
-def row(search: Search, trial: FrozenTrial, quasi_random: bool) -> Row:
+def row(search: Search, trial: FrozenTrial) -> Row:
     scores = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
     diverged = bool(trial.user_attrs.get("diverged"))
     state = "diverged" if diverged else "pruned" if trial.state == TrialState.PRUNED else "complete"
     score = WORST if diverged else statistics.fmean(scores)
     taken = trial.duration.total_seconds() if trial.duration is not None else 0.0
-    return Row(search.study, trial.user_attrs["slot"], state, score, scores, dict(trial.params), quasi_random, round(taken, 2))
+    slot, quasi_random = trial.user_attrs["slot"], bool(trial.user_attrs.get("quasi_random"))
+    return Row(search.study, slot, state, score, scores, dict(trial.params), quasi_random, round(taken, 2))

@@ -178,10 +178,13 @@ def fill(study: optuna.Study, search: Search, values: Mapping[str, Mapping[str, 
     if empty:
         given_up = study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
         whole = [trial for trial in given_up if len(trial.params) == len(search.space.dimensions)]
-        failed = {trial.user_attrs.get("slot"): trial.params for trial in whole}
+        failed = {trial.user_attrs.get("slot"): trial for trial in whole}
         for slot in values:  # in their order
             if slot in empty:
-                study.enqueue_trial({**values[slot], **failed.get(slot, {})}, user_attrs={"slot": slot})
+                before = failed.get(slot)
+                point = values[slot] if before is None else before.params
+                sobol = slot.isdigit() and bool(point) if before is None else bool(before.user_attrs.get("quasi_random"))
+                study.enqueue_trial(dict(point), user_attrs={"slot": slot, "quasi_random": sobol})
     found = counted(study)
     return {slot: found[slot] for slot in values}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from optuna.trial import Trial, TrialState
 from arturo.lab.board import OVER, News
 from arturo.lab.config import RunConfig
 from arturo.lab.errors import RunError
+from arturo.lab.settings import Settings
 from arturo.lab.tasks import TASKS
 from arturo.lab.tuning.protocols import Search
 from arturo.lab.workers import CHECKPOINT_SECONDS, load, train_one
@@ -68,7 +69,8 @@ def judge(
     """Train and tell. False: another worker has the trial now, and what this one found does not count.
 
     The score is the mean accuracy on held-out images after the last epoch, over folds and seeds. A configuration that
-    diverges once is scored as :data:`WORST` at once. ``at_once`` folds go to the trainer together.
+    diverges once is scored as :data:`WORST` at once. ``at_once`` folds go to the trainer together, and are judged one after the
+    other: what comes out does not depend on it.
     """
     point = {d.name: trial.suggest_float(d.name, d.low, d.high, log=d.log) for d in search.space.dimensions}
     settings = search.space.settings(point)
@@ -76,9 +78,7 @@ def judge(
     scores: list[float] = []
     state, value = TrialState.COMPLETE, None
     try:
-        for first in range(1, search.folds + 1, at_once):
-            fold = min(first + at_once - 1, search.folds)  # the last of these
-            judged = trainer([config for k in range(first, fold + 1) for config in search.configs(settings, k)], folder)
+        for fold, judged in in_order(search, settings, trainer, folder, at_once):
             if any(run.diverged for run in judged):
                 trial.set_user_attr("diverged", True)
                 value = WORST
@@ -99,3 +99,14 @@ def judge(
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return True
+
+
+def in_order(
+    search: Search, settings: Settings, trainer: Trainer, folder: Path, at_once: int
+) -> Iterator[tuple[int, list[Judged]]]:
+    """Every fold's number and runs, ``at_once`` folds trained ahead of being asked for."""
+    for first in range(1, search.folds + 1, at_once):
+        folds = range(first, min(first + at_once, search.folds + 1))
+        judged = trainer([config for fold in folds for config in search.configs(settings, fold)], folder)
+        for i, fold in enumerate(folds):
+            yield fold, judged[i * search.seeds : (i + 1) * search.seeds]

@@ -173,6 +173,31 @@ def test_several_folds_at_once(empty: Path, tmp_path: Path) -> None:
     assert asked == [["1/3", "2/3"], ["3/3"]] and len(row.scores) == 3
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_how_many_folds_at_once_decides_nothing(at_once: int, empty: Path, tmp_path: Path) -> None:
+    """The second trial is hopeless after its first fold, diverges in the second and would have won by the last."""
+    accuracy = {"first": (0.9, 0.91, 0.92, 0.9, 0.91), "second": (0.3, 0.3, 1.0, 1.0, 1.0)}
+    trials: list[float] = []
+
+    def made_up(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
+        trials.append(float(configs[0].settings["lr"]))  # type: ignore[arg-type]
+        which = "first" if trials[0] == trials[-1] else "second"
+        folds = [int(str(c.fold)[0]) for c in configs]
+        return [Judged(accuracy[which][fold - 1], diverged=which == "second" and fold == 2) for fold in folds]
+
+    five = Search("digits-mlp", "sgd", "fair", folds=5, seeds=1, epochs=1, batch_size=32)
+    with open_storage(f"sqlite:///{shutil.copy(empty, tmp_path)}", heartbeat=1) as storage:
+        rows = work(storage, five, 2, made_up, tmp_path, prune=True, at_once=at_once)
+    assert [(row.state, row.scores) for row in rows] == [("complete", accuracy["first"]), ("pruned", (0.3,))]
+
+
+def test_what_was_quasi_random_stays_so(empty: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(empty, tmp_path))
+    assert [row.quasi_random for row in search(path, trials=3)] == [True, False, False]
+    later = search(path, trials=7)  # whose first three would have been of the sequence
+    assert [row.quasi_random for row in later] == [True, False, False, False, False, False, False]
+
+
 @pytest.mark.parametrize(("state", "error"), [("failed", RunError), ("stopped", KeyboardInterrupt)])
 def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)

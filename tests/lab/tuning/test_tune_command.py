@@ -18,10 +18,12 @@ from torch import Tensor
 
 from arturo.lab import cli, data, train
 from arturo.lab.commands import tune as tune_command
-from arturo.lab.config_file import read_config_file
+from arturo.lab.config_file import ConfigFile, read_config_file, write_config_file
 from arturo.lab.paper.scales import SCALES
 from arturo.lab.tuning import spaces
 from arturo.lab.tuning.outcome import read_rows
+from arturo.lab.tuning.protocols import Search
+from arturo.lab.tuning.result import winners_elsewhere
 from arturo.lab.tuning.spaces import Dimension, Space
 
 SMALL = shlex.split("tune digits-mlp --optimizer sgd --protocol fair --trials 3 --folds 2 --epochs 1 --subset 96 --studies 1")
@@ -79,12 +81,29 @@ def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tune(tmp_path / "sgd.json", "--trials", "1")
     content = json.loads(file.read_text())
-    content["search"]["params"]["lr"] /= 2  # as if another configuration had won before
+    content["search"]["test"]["params"]["lr"] /= 2  # as if another configuration had won before
     file.write_text(json.dumps(content))
-    capsys.readouterr()
-    tune(file, "--trials", "1")
-    assert "the test set was looked at before" in capsys.readouterr().out
-    assert read_config_file(file).search["test"] is None
+    tested, folders = content["search"]["test"], list((tmp_path / "sgd" / "test").rglob("config.json"))
+    for _ in range(2):  # for good, not once
+        capsys.readouterr()
+        tune(file, "--trials", "1")
+        assert "the test set was looked at before" in (out := capsys.readouterr().out) and "test accuracy" not in out
+        assert read_config_file(file).search["test"]["accuracies"] == tested["accuracies"]
+        assert list((tmp_path / "sgd" / "test").rglob("config.json")) == folders
+    assert cli.main(["tune-report", str(file), "--out", str(tmp_path)]) == 0
+    assert "| of an earlier winner |" in (tmp_path / "tuning.md").read_text()
+
+
+def test_a_result_of_another_search_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tune(tmp_path / "sgd.json", "--trials", "1", "--test-seeds", "0")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for options, words in (
+        ("--optimizer adam", "optimizer is 'sgd' there and 'adam' here"),
+        ("--protocol paper", "protocol is 'fair' there and 'paper' here"),
+    ):
+        assert cli.main([*SMALL, "--out", str(file), *options.split()]) == 2
+        assert f"out: {file} holds another search ({words}); choose another --out" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_studies_and_cross_evaluation(tmp_path: Path) -> None:
@@ -96,8 +115,12 @@ def test_studies_and_cross_evaluation(tmp_path: Path) -> None:
     options = ["--trials", "2", "--studies", "2", "--test-seeds", "0", "--cross", str(other)]
     found = read_config_file(tune(tmp_path / "sgd.json", *options)).search
     rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
-    assert [(row.study, row.slot) for row in rows] == [(0, "0"), (0, "1"), (0, "cross digits-cnn"), (1, "0"), (1, "1")]
-    assert rows[2].params == content["search"]["params"] and rows[2].scores == rows[0].scores  # the same point here
+    assert [(row.study, row.slot) for row in rows] == [(0, "0"), (0, "1"), (0, rows[2].slot), (1, "0"), (1, "1")]
+    assert (
+        rows[2].slot.startswith("cross digits-cnn ")
+        and rows[2].params == content["search"]["params"]
+        and rows[2].scores == rows[0].scores
+    )  # the same point here
     assert found["studies"] == 2 and found["trials"] == 4 and len(found["between_studies"]["best"]) <= 2
     assert found["crossed"] == [{"from": "digits-cnn", "score": rows[2].score, "state": rows[2].state}]
 
@@ -169,6 +192,7 @@ def test_ctrl_c_frees_the_trial_and_says_how_to_go_on(
         ("--optimizer soap", "optimizer: soap has no search space under --protocol fair"),
         ("--protocol far", "protocol: unknown name 'far'; did you mean fair"),
         ("--out found", "out: must be the name of a file that ends with .json, got found"),
+        ("--out found.txt", "out: must be the name of a file that ends with .json, got found.txt"),
         ("--cross none.json", "config: cannot read none.json"),
         ("--dashboard", "dashboard: needs optuna-dashboard; to install it: pip install optuna-dashboard"),
     ],
@@ -236,7 +260,39 @@ def test_cross_must_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ({"search": {**how, "protocol": "paper"}}, "cross: protocol of"),
         ({"search": {**how, "params": {"lr": 0.1}}}, "cross: values of"),
         ({"search": {**how, "params": {**how["params"], "lr": 50.0}}}, "is outside of 0.001 to 1"),
+        ({"search": 3}, "must be an object, got 3"),
+        ({"task": "digits-mlp"}, "is of digits-mlp, and so is this search"),
     ):
         (tmp_path / "other.json").write_text(json.dumps({**content, **change}))
         assert cli.main([*SMALL, "--out", str(tmp_path / "x.json"), "--cross", str(tmp_path / "other.json")]) == 2
         assert message in capsys.readouterr().err
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    (tmp_path / "third.json").write_text(json.dumps(content))
+    files = [str(tmp_path / name) for name in ("other.json", "third.json")]
+    assert cli.main([*SMALL, "--out", str(tmp_path / "x.json"), "--cross", *files]) == 2
+    assert f"cross: {files[1]} is of digits-cnn, and so is {files[0]}" in capsys.readouterr().err
+
+
+def test_another_winner_elsewhere_is_judged_anew(tmp_path: Path) -> None:
+    search = Search("digits-mlp", "sgd", "fair", 2, 1, 1, 32)
+    slots = []
+    for lr in (0.1, 0.2, 0.1):
+        params = {"lr": lr, "1-momentum": 0.1, "weight_decay": 1e-4}
+        write_config_file(tmp_path / "a.json", ConfigFile("sgd", "digits-cnn", search={"protocol": "fair", "params": params}))
+        slots += winners_elsewhere([tmp_path / "a.json"], search)
+    assert slots[0] == slots[2] != slots[1]
+
+
+def test_report_of_searches_that_do_not_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [tune(tmp_path / f"{n}.json", "--trials", str(n), "--optimizer", o) for n, o in ((1, "sgd"), (2, "adam"))]
+    report = ["tune-report", "--out", str(tmp_path / "report")]
+    assert cli.main([*report, *map(str, found)]) == 2
+    assert "FILE: the searches on digits-mlp do not compare: trials is 1 for sgd and 2 for adam" in capsys.readouterr().err
+    assert cli.main([*report, str(found[0]), str(found[0])]) == 2
+    assert "FILE: two searches of sgd on digits-mlp" in capsys.readouterr().err
+    content = json.loads(found[0].read_text())
+    content["search"] |= {"studies": 2, "between_studies": None}  # but one of the studies diverged in all its trials
+    found[0].write_text(json.dumps(content))
+    assert cli.main([*report, str(found[0])]) == 0
+    found[0].write_text(json.dumps(content | {"search": {"validation": 0.5}}))
+    assert cli.main([*report, str(found[0])]) == 2 and "is not what `arturo tune` wrote" in capsys.readouterr().err
