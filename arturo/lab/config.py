@@ -80,6 +80,12 @@ class RunConfig:
         for key in ("compile", "channels_last"):
             if not isinstance(getattr(self, key), bool):
                 raise ConfigError(f"{key}: must be true or false, got {getattr(self, key)!r}")
+        entry = OPTIMIZERS[self.optimizer]
+        if self.compile and (entry.create_graph or entry.exact_diagonal):
+            what = "the exact diagonal" if entry.exact_diagonal else "a gradient to differentiate again"
+            raise ConfigError(f"compile: {self.optimizer} needs {what}, which a compiled network does not give; leave it out")
+        if self.amp and entry.exact_diagonal:
+            raise ConfigError(f"amp: BackPACK, where {self.optimizer} gets its diagonal, knows no bfloat16; leave it out")
         try:
             torch.device(self.device)
         except (RuntimeError, TypeError) as error:

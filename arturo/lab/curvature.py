@@ -64,37 +64,33 @@ def with_spatial_average(load: Callable[[], Callable[..., Optimizer]]) -> Callab
     """pytorch-optimizer's AdaHessian with what its authors do for convolutions and the package leaves out: the mean of the
     estimate's absolute values over a kernel's two spatial axes stands for each of its entries.
     """
-
-    @functools.cache
-    def made() -> Callable[..., Optimizer]:
-        base: Any = load()
-
-        class SpatialAdaHessian(base):  # type: ignore[misc]
-            def compute_hutchinson_hessian(self, param_groups: Any, state: Any, **options: Any) -> None:
-                super().compute_hutchinson_hessian(param_groups=param_groups, state=state, **options)
-                for p in (p for group in param_groups for p in group["params"] if p.dim() == 4 and "hessian" in state[p]):
-                    h = state[p]["hessian"]
-                    h.copy_(h.abs().mean(dim=(2, 3), keepdim=True).expand_as(h))
-
-        return SpatialAdaHessian
-
-    return made
+    return lambda: _spatial(load())
 
 
 def with_exact_diagonal(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:
     """pytorch-optimizer's AdaHessian, fed with BackPACK's diagonal in the place of Hutchinson's estimate."""
+    return lambda: _exact(load())
 
-    @functools.cache
-    def made() -> Callable[..., Optimizer]:
-        base: Any = load()
 
-        class ExactAdaHessian(base):  # type: ignore[misc]
-            """The rest of the algorithm is untouched, as in the paper's ablation."""
+@functools.cache
+def _spatial(base: Any) -> Callable[..., Optimizer]:
+    class SpatialAdaHessian(base):  # type: ignore[misc]
+        def compute_hutchinson_hessian(self, param_groups: Any, state: Any, **options: Any) -> None:
+            super().compute_hutchinson_hessian(param_groups=param_groups, state=state, **options)
+            for p in (p for group in param_groups for p in group["params"] if p.dim() == 4 and "hessian" in state[p]):
+                h = state[p]["hessian"]
+                h.copy_(h.abs().mean(dim=(2, 3), keepdim=True).expand_as(h))
 
-            def step(self, closure: Any = None) -> Any:
-                params = [p for group in self.param_groups for p in group["params"]]
-                return super().step(closure, hessian=[h.detach() for h in left_by_backpack(params, "hessian")])
+    return SpatialAdaHessian
 
-        return ExactAdaHessian
 
-    return made
+@functools.cache
+def _exact(base: Any) -> Callable[..., Optimizer]:
+    class ExactAdaHessian(base):  # type: ignore[misc]
+        """The rest of the algorithm is untouched, as in the paper's ablation."""
+
+        def step(self, closure: Any = None) -> Any:
+            params = [p for group in self.param_groups for p in group["params"]]
+            return super().step(closure, hessian=[h.detach() for h in left_by_backpack(params, "hessian")])
+
+    return ExactAdaHessian

@@ -79,6 +79,8 @@ def load(name: str, data_dir: str | Path | None = None) -> ImageData:
         DataNotFound: the files are nowhere; the message lists the places searched.
     """
     entry = DATA[name]
+    if data_dir is not None and entry.places and not Path(data_dir).is_dir():
+        raise ConfigError(f"data-dir: {data_dir} is {'not a folder' if Path(data_dir).exists() else 'not there'}")
     place, searched = find(name, data_dir)
     if place is None:
         raise DataNotFound(

@@ -11,8 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from arturo.lab.config import RunConfig
 from arturo.lab.epoch import EpochMetrics, StepMetrics
 from arturo.lab.optimizers import OPTIMIZERS
+from arturo.lab.wording import count
 
 HEADING = " epoch  train loss  test loss  accuracy  images/s      left"
+AGES = 1e9  # seconds; nobody waits longer, and timedelta has an end
 TRUST_REGION = "  KL/bound       eta"
 
 
@@ -48,8 +50,8 @@ class TrainingDisplay:
     def __enter__(self) -> TrainingDisplay:
         config = self.config
         self.console.print(
-            f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}, {config.epochs} epochs"
-            f" of {self.steps} steps",
+            f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}, {count(config.epochs, 'epoch')}"
+            f" of {count(self.steps, 'step')}",
             highlight=False,
         )
         self.console.print(HEADING + (TRUST_REGION if "kl_bound" in config.settings else ""), style="bold", highlight=False)
@@ -76,7 +78,7 @@ class TrainingDisplay:
         left = (self.config.epochs - metrics.epoch) * (metrics.seconds + metrics.seconds_test)
         row = (
             f"{metrics.epoch:6d}  {metrics.train_loss:10.4f}  {metrics.test_loss:9.4f}  {metrics.test_accuracy:8.2%}"
-            f"  {metrics.images_per_second:8,.0f}  {timedelta(seconds=round(left))!s:>8}"
+            f"  {metrics.images_per_second:8,.0f}  {timedelta(seconds=round(min(left, AGES)))!s:>8}"
         )
         if metrics.kl_over_bound is not None:
             row += f"  {metrics.kl_over_bound:8.4f}  {metrics.eta:8.3g}"

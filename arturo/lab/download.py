@@ -57,7 +57,11 @@ def download(file: RemoteFile, folder: Path, mirror: str | None = None, on_progr
         DownloadError: no connection, an answer that is not the file, a wrong checksum, a folder that cannot be written.
     """
     url = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url
-    if urlsplit(url).scheme not in ("http", "https", "file"):
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise ConfigError(f"mirror: {mirror!r} is no URL ({error})") from error
+    if scheme not in ("http", "https", "file"):
         raise ConfigError(f"mirror: must start with http://, https:// or file://, got {mirror!r}")
     target, part = folder / file.name, folder / f"{file.name}.part"
     report = on_progress or (lambda done: None)
@@ -115,7 +119,7 @@ def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:
             failures = 0 if _size(part) > before else failures + 1
             if failures == ATTEMPTS:
                 done = f"{_size(part):,} of {file.size:,} bytes are there"
-                hint = "the same command goes on from them" if _size(part) else "--mirror URL takes it from elsewhere"
+                hint = "the same command goes on from them" if _size(part) else "--mirror URL takes it from another place"
                 raise DownloadError(f"{url}: {error}; {done}, {hint}") from error
             time.sleep(PAUSE)
     return _size(part) == file.size and sha256(part) == file.sha256
@@ -136,13 +140,14 @@ def _append(part: Path, url: str, file: RemoteFile, report: Progress) -> None:
             raise _Passing(f"the server says {error.code} {error.reason}") from error
         raise DownloadError(f"{url}: the server says {error.code} {error.reason}") from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise _Passing(f"no connection ({getattr(error, 'reason', error)})") from error
+        reason = " ".join(str(getattr(error, "reason", error)).split())  # in one line
+        raise _Passing(f"no answer ({reason})") from error
 
     with response:
         if have and response.headers.get("Content-Range", "").partition("-")[0] != f"bytes {have}":
             have = 0  # a server without ranges, which starts again
-        length = response.headers.get("Content-Length")
-        if length is not None and have + int(length) != file.size:
+        length = response.headers.get("Content-Length", "")
+        if length.isascii() and length.isdigit() and have + int(length) != file.size:
             raise DownloadError(f"{url}: not the file: {have + int(length):,} bytes instead of {file.size:,}")
         with part.open("r+b" if part.exists() else "w+b") as stream:
             stream.truncate(have)

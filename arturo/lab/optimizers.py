@@ -62,6 +62,11 @@ class OptimizerEntry:
     forgets: tuple[str, ...] = ()
     draws: bool = False
 
+    @property
+    def exact_diagonal(self) -> bool:
+        """Whether BackPACK follows the network."""
+        return self.instrument is curvature.extend
+
     def for_task(self, task: str, images: int) -> Values:
         """Its arguments on a task with so many training images."""
         return {**self.values, **self.from_images(images), **self.tuned.get(task, {})}

@@ -88,20 +88,27 @@ def read_run(folder: Path) -> Record:
     for key, kind in REQUIRED.items():
         if not isinstance(config.get(key), kind) or isinstance(config[key], bool):
             raise RecordError(f"config.json: {key} must be {kind.__name__}, got {config.get(key)!r}")
-    result = read_object(folder / "result.json") if (folder / "result.json").exists() else {}
-    if result and result.get("status") not in STATUSES:
-        raise RecordError(f"result.json: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
+    result = read_result(folder) or {}
     raw = (folder / "metrics.jsonl").read_bytes() if (folder / "metrics.jsonl").exists() else b""
     rows = tuple(
         {key: number(value) for key, value in row.items()} for row in epoch_rows(raw[: raw.rfind(b"\n") + 1], "metrics.jsonl")
     )
-    if result.get("status") == "finished":
-        if len(rows) != config["epochs"]:
-            raise RecordError(f"metrics.jsonl: has {len(rows)} of {config['epochs']} epochs, but result.json says finished")
-        if not isinstance(number(result.get("test_accuracy")), float):
-            raise RecordError(f"result.json: test_accuracy must be a number, got {result.get('test_accuracy')!r}")
+    if result.get("status") == "finished" and len(rows) != config["epochs"]:
+        raise RecordError(f"metrics.jsonl: has {len(rows)} of {config['epochs']} epochs, but result.json says finished")
     environment = read_object(folder / "environment.json") if (folder / "environment.json").exists() else {}
     return Record(folder, config, environment, rows, result, result.get("status", "unfinished"))
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """What ``result.json`` says; None as long as there is none."""
+    if not (folder / "result.json").exists():
+        return None
+    result = read_object(folder / "result.json")
+    if result.get("status") not in STATUSES:
+        raise RecordError(f"result.json: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
+    if number(result.get("test_accuracy")) is None:
+        raise RecordError(f"result.json: test_accuracy must be a number, got {result.get('test_accuracy')!r}")
+    return result
 
 
 def read_steps(folder: Path) -> list[dict[str, Any]]:

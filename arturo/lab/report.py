@@ -15,6 +15,7 @@ from arturo.lab import atomic
 from arturo.lab.plots import write_figures
 from arturo.lab.records import Problem
 from arturo.lab.report_page import report_page
+from arturo.lab.report_tables import against_best
 from arturo.lab.sections import Section
 from arturo.lab.summary import summary
 from arturo.lab.wording import count, duration, fraction, mean_with_error, p_value, protocol_words
@@ -63,8 +64,11 @@ def table(section: Section, target: float | None = None) -> Table:
     to = "to -" if aim is None else f"to {fraction(aim)} %"
     title = rich.markup.escape(f"{section.title}: {protocol_words(section.protocol)}")
     result = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
-    result.caption = "± doubled standard error, below it a 95 % bootstrap interval; p: paired sign-flip test against the best"
-    for heading in ("optimizer", "accuracy [%]", "p", "loss", "per epoch", to, "runs"):
+    result.caption = (
+        "± doubled standard error, below it a 95 % bootstrap interval; to the best: points, and p by a paired t-test "
+        "over the seeds with Holm's correction"
+    )
+    for heading in ("optimizer", "accuracy [%]", "to best", "loss", "epoch", to, "runs"):
         result.add_column(heading, justify="left" if heading == "optimizer" else "right", no_wrap=heading != "optimizer")
     for row in section.summary(target):
         accuracy = "-" if row.accuracy is None else mean_with_error(row.accuracy, 100, 2)
@@ -79,7 +83,7 @@ def table(section: Section, target: float | None = None) -> Table:
         result.add_row(
             "\n".join([rich.markup.escape(row.variant.label), *lost]),
             accuracy,
-            "best" if row.best else "-" if row.p is None else p_value(row.p, row.pairs).removeprefix("p = "),
+            "best" if row.best else against_best(row) + (f"\n[dim]{p_value(row.p, row.pairs)}[/]" if row.p is not None else ""),
             "-" if row.loss is None else f"{row.loss.mean:.4f}",
             "-" if seconds is None else duration(seconds),
             reached,

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from arturo.lab.evidence import smallest_p
 from arturo.lab.page import escape, key
 from arturo.lab.records import Record
 from arturo.lab.sections import PARTS, PROTOCOL, Section, Summary, Variant, flattened
-from arturo.lab.wording import count, duration, fraction, mean_with_error, p_value
+from arturo.lab.wording import count, duration, fraction, mean_with_error, p_value, p_words
 
 
 def summary_table(rows: Sequence[Summary], target: float | None) -> str:
@@ -26,7 +25,6 @@ def summary_table(rows: Sequence[Summary], target: float | None) -> str:
         "runs",
         "time per epoch",
         f"epochs{to}",
-        f"time{to}",
     )
     body = "".join(f"<tr>{''.join(summary_cells(row))}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
@@ -55,9 +53,10 @@ def summary_cells(row: Summary) -> list[str]:
     cells.append(cell(runs[0], ", ".join(runs[1:])))
     cells.append(cell("-" if seconds is None else duration(seconds)))
     arrived = f"{row.reached} of {len(variant.runs)} got there"
-    missed = "not reached"
-    cells.append(cell(missed if row.epochs_to_target is None else f"{row.epochs_to_target:g}", arrived))
-    cells.append(cell(missed if row.seconds_to_target is None else duration(row.seconds_to_target)))
+    if row.epochs_to_target is None or row.seconds_to_target is None:  # fewer than half did
+        cells.append(cell("-", arrived))
+    else:
+        cells.append(cell(f"{row.epochs_to_target:g}", f"{duration(row.seconds_to_target)}; {arrived}"))
     return cells
 
 
@@ -75,18 +74,19 @@ def footnote(rows: Sequence[Summary]) -> str:
     """How to read the table; with few seeds, what it cannot say."""
     lost = any(row.variant.with_status("diverged") for row in rows)
     excluded = " An optimizer with diverged runs is not called best while another has none." if lost else ""
-    times = "Times are of training, without the test: per epoch the median, to the target the median over all runs."
+    times = (
+        "Times are of training, without the test: per epoch the median; to the target the median over all runs, which there is "
+        "if half of them got there."
+    )
     n = max(len(row.variant.finished) for row in rows)
     if n == 1:
         return f"One seed: no spread and no test. {times}{excluded}"
     tests = sum(row.p is not None for row in rows)
-    covered, least = 100 * (1 - 2.0 ** (1 - n)), min(1.0, max(tests, 1) * smallest_p(n))
+    covered = 100 * (1 - 2.0 ** (1 - n))
     return (
         f"Mean ± doubled standard error over up to {n} seeds; below it a 95 % bootstrap interval of the mean (expanded "
         f"percentile; whatever its level, {n} seeds cover the mean of a symmetric distribution with at most {covered:.0f} %). "
-        "Against the best: mean difference over shared seeds in percentage points, and p by an exact paired sign-flip test "
-        f"with Holm's correction for {count(tests, 'comparison')}. With {n} seeds p is never below {least:.2g}; the best was "
-        f"picked by these same numbers. {times}{excluded}"
+        f"Against the best: mean difference over shared seeds in percentage points. {p_words(tests)} {times}{excluded}"
     )
 
 

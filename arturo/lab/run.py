@@ -32,7 +32,7 @@ from arturo.lab.environment import environment
 from arturo.lab.epoch import EpochMetrics, StepMetrics, as_row, from_row
 from arturo.lab.errors import ConfigError, RunError
 from arturo.lab.lock import Locked, locked
-from arturo.lab.records import RecordError, epoch_rows, parse_rows, read_object, read_run
+from arturo.lab.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
 
 FORMAT = 1  # of checkpoint.pt
 NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
@@ -196,9 +196,8 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
             else:
                 atomic.write_json(path / "config.json", config.to_json())
             run = RunFolder(path, config, checkpoint_seconds)
-            if (path / "result.json").exists():
-                with _reading(path):
-                    run.result = read_object(path / "result.json")
+            with _reading(path):
+                run.result = read_result(path)
         except Locked as error:
             raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
         except OSError as error:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from arturo.lab.evidence import Arrival, Estimate, bootstrap_interval, first_reached, holm, median_arrival, sign_flip_test
+from arturo.lab.config import LATER
+from arturo.lab.evidence import Arrival, Estimate, bootstrap_interval, first_reached, holm, median_arrival, paired_t_test
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.palette import STYLES, Style, style
 from arturo.lab.records import Record
@@ -148,7 +149,7 @@ class Section:
         best = self.best()
         pairs = [paired_differences(best, variant) for variant in self.variants]
         tested = [i for i, differences in enumerate(pairs) if len(differences) > 1]
-        p_values = dict(zip(tested, holm([sign_flip_test(pairs[i]) for i in tested]), strict=True))
+        p_values = dict(zip(tested, holm([paired_t_test(pairs[i]) for i in tested]), strict=True))
         rows = []
         for i, variant in enumerate(self.variants):
             values = list(variant.accuracy.values())
@@ -202,7 +203,8 @@ def variants(records: Sequence[Record]) -> list[Variant]:
     """Runs that differ in nothing but the seed belong together. Variants of one optimizer are labelled by what differs."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        rest = {key: value for key, value in record.config.items() if key != "seed"}
+        unset = {key for key in LATER if record.config.get(key) in (None, False)}  # a run of before they were there is no other
+        rest = {key: value for key, value in record.config.items() if key not in {"seed", *unset}}
         if isinstance(rest.get("settings"), dict):
             rest["settings"] = given(rest["settings"])  # an option that a package gained since makes no other variant
         groups.setdefault(json.dumps(rest, sort_keys=True), []).append(record)

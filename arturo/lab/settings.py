@@ -41,9 +41,12 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
         settings[name] = _as_kind(name, value, like=settings[name])
     if (proper := whose_surrogate(settings.get("surrogate"))) not in (None, optimizer):
         raise ConfigError(f"set surrogate: {settings['surrogate']} takes more than a setting; choose the optimizer {proper}")
+    for name in ("capturable", "differentiable"):
+        if settings.get(name) and constructor.__module__.startswith("torch."):  # whose step() would refuse it
+            raise ConfigError(f"set {name}: torch's {optimizer} cannot be trained with it in a plain loop; leave it out")
     try:
         constructor([torch.nn.Parameter(torch.zeros(2, 2))], **as_arguments(settings))
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # NotImplementedError is a RuntimeError
         raise ConfigError(f"set: {optimizer} does not take {_written(overrides or {})}: {error}") from error
     return settings
 

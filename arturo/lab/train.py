@@ -74,6 +74,11 @@ def train(
         model, criterion = task.model().to(device), nn.CrossEntropyLoss()
         if config.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if (images % config.batch_size or config.batch_size) == 1 and has_norms(model):
+            raise ConfigError(
+                f"batch_size: {images:,} images in batches of {config.batch_size} leave one alone, of which batch norms can "
+                "take no variance; choose another --batch-size or --subset"
+            )
         entry.instrument(model, criterion)
         network = processes.spread(model)
         network = torch.compile(network) if config.compile else network  # type: ignore[assignment]
@@ -181,10 +186,14 @@ def evaluate(
 @torch.no_grad()
 def refresh_norms(model: nn.Module, pixels: Pixels, batches: tuple[Tensor, ...]) -> None:
     """Let batch norms see what the weights under test make of some training images; without batch norms do nothing."""
-    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+    if has_norms(model):
         model.train()
         for images in batches:
             model(pixels.for_testing(images))
+
+
+def has_norms(model: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 def precision(amp: str | None, device: torch.device) -> AbstractContextManager[object]:
@@ -196,7 +205,7 @@ def available(name: str) -> torch.device:
     """The device, if this machine has it."""
     device = torch.device(name)
     try:
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device: {name} is not available here ({str(error).splitlines()[0]})") from error
     return device

@@ -42,8 +42,8 @@ def fraction(value: float, digits: int = 0) -> str:
 def duration(seconds: float) -> str:
     """
     Example:
-        >>> [duration(s) for s in (0, 0.0123, 0.5, 3.21, 75.0, 3600.0, 7384.0)]
-        ['0 ms', '12 ms', '500 ms', '3.2 s', '75 s', '60 min', '2.1 h']
+        >>> [duration(s) for s in (0, 0.0123, 0.5, 3.21, 75.0, 149.0, 3600.0, 7384.0)]
+        ['0 ms', '12 ms', '500 ms', '3.2 s', '75 s', '2.5 min', '60 min', '2.1 h']
     """
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
@@ -51,7 +51,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min" if seconds < 600 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def p_value(p: float | None, pairs: int) -> str:
@@ -63,6 +65,23 @@ def p_value(p: float | None, pairs: int) -> str:
     if p is None:
         return "one shared seed" if pairs == 1 else "no shared seed"
     return f"p = {p:.2f}" if p >= 0.095 else f"p = {p:.1g}"
+
+
+def p_words(comparisons: int) -> str:
+    """How p was found, and how far to trust it.
+
+    Example:
+        >>> p_words(4).partition(";")[0]
+        "p: paired t-test over the seeds against the best, Holm's correction for 4 comparisons"
+        >>> p_words(0)
+        'Without two seeds there is no test.'
+    """
+    if not comparisons:
+        return "Without two seeds there is no test."
+    return (
+        f"p: paired t-test over the seeds against the best, Holm's correction for {count(comparisons, 'comparison')}; it takes "
+        "differences for normal, which few seeds cannot show, and the best was picked by these same numbers."
+    )
 
 
 def protocol_words(protocol: dict[str, Any]) -> str:

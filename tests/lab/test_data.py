@@ -34,6 +34,7 @@ def test_idx_round_trip(nowhere: Path, fashion_mnist, gz: bool) -> None:
 @pytest.mark.parametrize("place", ["env", "env/fashion-mnist", "debian", "given/fashion-mnist"])
 def test_places_searched(nowhere: Path, fashion_mnist, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setenv("ARTURO_DATA", str(nowhere / "env"))
+    (nowhere / "given").mkdir()
     fashion_mnist.write(nowhere / place)
     assert len(data.load("fashion-mnist", str(nowhere / "given")).train_labels) == 7
 
@@ -55,6 +56,13 @@ def test_missing_files_say_where_and_how(nowhere: Path, fashion_mnist, monkeypat
     for expected in ("given: lacks t10k-images-idx3-ubyte", "env/fashion-mnist", "debian"):
         assert expected in message
     assert "apt-get install dataset-fashion-mnist" in message
+
+
+def test_a_folder_that_is_not_there_is_not_passed_over(nowhere: Path, fashion_mnist, monkeypatch: pytest.MonkeyPatch) -> None:
+    fashion_mnist.write(nowhere / "elsewhere")
+    monkeypatch.setenv("ARTURO_DATA", str(nowhere / "elsewhere"))
+    with pytest.raises(ConfigError, match=r"^data-dir: .*/typo is not there"):
+        data.load("fashion-mnist", nowhere / "typo")
 
 
 def test_truncated_file_names_file_and_bytes(nowhere: Path, fashion_mnist) -> None:

@@ -171,7 +171,7 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     with Server() as gone:
         url = gone.url
     with pytest.raises(
-        DownloadError, match=r"no connection .*; 0 of 1,000,000 bytes are there, --mirror URL takes it from elsewhere"
+        DownloadError, match=r"no answer .*; 0 of 1,000,000 bytes are there, --mirror URL takes it from another place"
     ):
         download.download(server.file(), tmp_path, url)
 
@@ -187,6 +187,8 @@ def test_file_mirror(server: Server, tmp_path: Path) -> None:
 def test_bad_mirror(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^mirror: must start with http://, https:// or file://, got 'example.org'"):
         download.download(server.file(), tmp_path, "example.org")
+    with pytest.raises(ConfigError, match=r"^mirror: 'http://\[bad' is no URL"):
+        download.download(server.file(), tmp_path, "http://[bad")
 
 
 def test_second_process_is_told(server: Server, tmp_path: Path) -> None:

@@ -409,6 +409,8 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
         ("result.json", b"{", "corrupt"),
+        ("result.json", b"{}", "status must be finished or diverged, got None"),
+        ("result.json", b'{"status": "finished", "test_accuracy": "x"}', "test_accuracy must be a number, got 'x'"),
     ],
 )
 def test_corrupt_files(interrupted: Path, name: str, content: bytes | None, message: str) -> None:

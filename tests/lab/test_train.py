@@ -115,6 +115,17 @@ def test_leaves_random_state_and_threads_alone() -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize(("subset", "batch_size"), [(33, 32), (65, 64), (1, 32), (8, 1)])
+def test_a_lone_image_is_refused_where_norms_need_several(
+    subset: int, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    normed = replace(TASKS["digits-mlp"], model=lambda: nn.Sequential(models.digits_mlp(), nn.BatchNorm1d(10)))
+    monkeypatch.setitem(TASKS, "normed", normed)
+    with pytest.raises(ConfigError, match=rf"^batch_size: {subset} images in batches of {batch_size} leave one alone"):
+        run("sgd", task="normed", subset=subset, batch_size=batch_size)
+    assert run("sgd", task="digits-mlp", subset=subset, batch_size=batch_size)  # without norms it may be
+
+
 def test_norms_see_the_weights_under_test() -> None:
     """Running statistics from other weights are replaced by those of the training images under these."""
     torch.manual_seed(0)

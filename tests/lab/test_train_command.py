@@ -118,8 +118,18 @@ def test_goes_on_after_an_epoch_and_says_so(
     assert out[0] == "goes on after epoch 1" and [line.split()[0] for line in out[3:-1]] == ["2"]
 
 
-def test_resume_of_nothing_starts(tmp_path: Path) -> None:
-    assert trained(tmp_path, "--resume").series("epoch") == [1, 2]
+def test_resume_of_nothing_starts_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, 4, lambda: signal.raise_signal(signal.SIGINT))
+        assert cli.main([*SMALL, "--out", str(tmp_path), "--set", "lr=0.5"]) == 130
+    (other,) = (tmp_path / "digits-mlp").iterdir()
+    capsys.readouterr()
+    assert cli.main([*SMALL, "--out", str(tmp_path), "--resume"]) == 0  # the option was forgotten
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("nothing to go on from in ") and first.endswith(": starts anew")
+    assert second == f"an interrupted run with other options: {other}"
 
 
 def test_second_ctrl_c_stops_at_once() -> None:
@@ -188,7 +198,11 @@ def test_download_before_training(
         ("--threads 0", "threads: must be an integer >= 1, got 0"),
         ("--device gpu", "device: must be a device of torch such as cpu, cuda or cuda:1, got 'gpu'"),
         ("--device cuda:77", "device: cuda:77 is not available here"),
+        ("--device meta", "device: meta is not available here"),
         ("--amp fp8", "amp: unknown name 'fp8'"),
+        ("--optimizer adam --set foreach=true fused=true", "set: adam does not take foreach=True, fused=True: `fused`"),
+        ("--optimizer adam --set capturable=true", "set capturable: torch's adam cannot be trained with it"),
+        ("--optimizer sgd --set differentiable=true", "set differentiable: torch's sgd cannot be trained with it"),
         ("--log tensorbord", "log: unknown name 'tensorbord'; did you mean tensorboard"),
         ("--checkpoint-seconds 0", "checkpoint-seconds: must be a number > 0, got 0.0"),
         ("--checkpoint-seconds nan", "checkpoint-seconds: must be a number > 0, got nan"),

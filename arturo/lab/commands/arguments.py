@@ -45,7 +45,7 @@ def add_machine(sub: argparse._ActionsContainer) -> None:
     sub.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     sub.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
     sub.add_argument("--amp", metavar="TYPE", help="bf16: forward pass and loss in bfloat16 where torch holds it safe")
-    sub.add_argument("--compile", action="store_true", help="the network through torch.compile")
+    sub.add_argument("--compile", action="store_true", help="the network through torch.compile, on the first epoch's time")
     sub.add_argument(
         "--channels-last",
         action="store_true",

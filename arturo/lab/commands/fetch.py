@@ -57,6 +57,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
 
 def provide(name: str, arguments: argparse.Namespace, console: Console) -> data.ImageData:
     """The data set, fetched first if ``arguments`` of :func:`add_data` ask for it and it is not there."""
-    if arguments.download and data.find(name, arguments.data_dir)[0] is None:
+    named = arguments.data_dir
+    if arguments.download and (data.find(name, named)[0] is None or (named is not None and not named.exists())):
         fetch(name, arguments.data_dir, arguments.mirror, console)
     return data.load(name, arguments.data_dir)

@@ -136,6 +136,8 @@ def lead(config: RunConfig, arguments: argparse.Namespace, processes: Processes,
                 f"{folder.path}: holds an interrupted run, {folder.epochs_done} of {config.epochs} epochs; --resume goes on "
                 "with it, or remove the folder to start again"
             )
+        if arguments.resume and not folder.started:
+            say_nothing_to_resume(folder, console)
         try:
             tell(True)
             status = watched(config, loaded, folder, arguments.log, stop, console, processes)
@@ -184,6 +186,15 @@ def watched(
         assert folder.result is not None
         status = str(folder.result["status"])
     return status
+
+
+def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
+    """Perhaps an option was forgotten: name the interrupted runs of this optimizer and seed that have other ones."""
+    console.print(f"nothing to go on from in {folder.path}: starts anew", soft_wrap=True, highlight=False)
+    name, _, _ = folder.path.name.rpartition("-")
+    for other in sorted(folder.path.parent.glob(f"{name}-*")):
+        if other != folder.path and (other / "checkpoint.pt").exists() and not (other / "result.json").exists():
+            console.print(f"an interrupted run with other options: {other}", soft_wrap=True, highlight=False, style="bold")
 
 
 def say_result(folder: RunFolder, console: Console) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from arturo.lab.paper.accuracy import limit
+from arturo.lab.paper.accuracy import comparisons
 from arturo.lab.paper.document import Content
 from arturo.lab.plots import add_legend, draw_curves, grid
 from arturo.lab.records import Record, number, read_steps
 from arturo.lab.sections import Section
 from arturo.lab.summary import row_summary
-from arturo.lab.wording import mean_with_error, p_value, protocol_words
+from arturo.lab.wording import mean_with_error, p_value, p_words, protocol_words
 
 HEADINGS = ("task", "optimizer", "test accuracy [%]", "p", "train loss", "KL / bound", "prediction error", "runs")
 PANELS = {"test_accuracy": "test accuracy [%]", "prediction_error": "prediction error"}
@@ -22,7 +22,7 @@ NOTE = (
     "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: 5 %, 50 % and 95 % of all steps; an "
     "exact trust region that is active has 1. Prediction error: |g − (aμ + b)| / |g|, the distance of the gradient that the "
     "surrogate predicts at the new mean from the one then seen, the same shares of all steps; 1 is what predicting no gradient "
-    "at all would give. p: exact paired sign-flip test against the best with Holm's correction."
+    "at all would give."
 )
 
 
@@ -50,7 +50,7 @@ def ablation(sections: Sequence[Section]) -> Content:
                 )
             )
             data.append({"task": section.task, **row_summary(row), "kl_over_bound": region, "prediction_error": error})
-    return Content(HEADINGS, rows, data, (f"{NOTE} {limit(sections)}",), figure(sections))
+    return Content(HEADINGS, rows, data, (f"{NOTE} {p_words(comparisons(sections))}",), figure(sections))
 
 
 def values(steps: Sequence[dict[str, Any]], key: str) -> list[float]:

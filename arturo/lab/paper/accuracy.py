@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arturo.lab.evidence import Estimate, smallest_p
+from arturo.lab.evidence import Estimate
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.paper import published
 from arturo.lab.paper.document import Content
 from arturo.lab.sections import Section, Summary
 from arturo.lab.summary import row_summary
-from arturo.lab.wording import count, mean_with_error, p_value
+from arturo.lab.wording import mean_with_error, p_value, p_words
 
 HEADINGS = ("task", "optimizer", "ours [%]", "p", "paper [%]", "ours − paper", "runs")
 
@@ -30,20 +30,14 @@ def accuracy_table(sections: Sequence[Section]) -> Content:
         notes.append(f"- {section.title}: {order(summary, printed)}")
     footnote = (
         "Mean ± doubled standard error of the test accuracy after the last epoch; the best of a task is bold. Diverged runs "
-        f"are counted and in no mean. p: exact paired sign-flip test against our best with Holm's correction. {limit(sections)}"
+        f"are counted and in no mean. {p_words(comparisons(sections))}"
     )
     return Content(HEADINGS, rows, data, ("\n".join(notes), footnote))
 
 
-def limit(sections: Sequence[Section]) -> str:
-    """What so few seeds can show at best."""
-    pairs, tests = 0, 0
-    for section in sections:
-        tested = [row.pairs for row in section.summary() if row.p is not None]
-        pairs, tests = max([pairs, *tested]), max(tests, len(tested))
-    if not tests:
-        return "Without two seeds there is no test."
-    return f"With {pairs} seeds and {count(tests, 'comparison')} it is never below {min(1.0, tests * smallest_p(pairs)):.2g}."
+def comparisons(sections: Sequence[Section]) -> int:
+    """How many optimizers are tested against the best of a task, at most."""
+    return max((sum(row.p is not None for row in section.summary()) for section in sections), default=0)
 
 
 def cells(task: str, row: Summary, paper: Estimate | None, paper_best: bool) -> tuple[str, ...]:
