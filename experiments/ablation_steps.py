@@ -23,7 +23,7 @@ GRID = {  # optimizer -> its step size and the values
     "arturo-adam": ("kl_bound", (0.001, 0.01, 0.1)),
     "adam": ("lr", (1e-3, 3e-3, 1e-2)),
     "arturo-hutchinson": ("kl_bound", (0.001, 0.01, 0.1)),
-    "adahessian": ("lr", (0.05, 0.15, 0.5)),
+    "adahessian": ("lr", (0.015, 0.05, 0.15)),
     "arturo-hessian": ("kl_bound", (0.001, 0.01, 0.1)),
     "adahessian-hessian": ("lr", (0.0015, 0.005, 0.015)),  # 0.05 and more: a dead network
 }

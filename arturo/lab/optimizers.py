@@ -186,6 +186,7 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             "lr 0.15, eps 1e-4, spatial averaging; package pytorch-optimizer",
             curvature.with_spatial_average(peer("pytorch_optimizer", "AdaHessian")),
             {"lr": 0.15, "eps": 1e-4},
+            ABLATIONS["adahessian"],
             draws=True,
             **TWICE,
         ),

@@ -68,6 +68,7 @@ ARTURO: dict[str, Values] = {
 # Not the paper's, which prints no values for its ablations: ours, as docs/ablations.md tells. By optimizer, then task.
 ABLATIONS: dict[str, dict[str, Values]] = {
     "adam": {"fmnist-small-cnn": {"lr": 0.01}},
+    "adahessian": {"fmnist-small-cnn": {"lr": 0.05}},
     "arturo": {"fmnist-small-cnn": {"kl_bound": 0.3}},
     "arturo-fixed-eta": {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}, "fmnist-small-cnn": {"kl_bound": 0.3, "eta": 1.45417}},
     "arturo-adam": {
