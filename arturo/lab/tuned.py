@@ -70,7 +70,7 @@ ABLATIONS: dict[str, dict[str, Values]] = {
     "adam": {"fmnist-small-cnn": {"lr": 0.01}},
     "adahessian": {"fmnist-small-cnn": {"lr": 0.05}},
     "arturo": {"fmnist-small-cnn": {"kl_bound": 0.3}},
-    "arturo-fixed-eta": {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}, "fmnist-small-cnn": {"kl_bound": 0.3, "eta": 1.45417}},
+    "arturo-fixed-eta": {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}, "fmnist-small-cnn": {"kl_bound": 0.3, "eta": 0.738531}},
     "arturo-adam": {
         "fmnist-cnn": {**_FMNIST, "kl_bound": 0.001, "averaging": ADAM["fmnist-cnn"]["betas"]},
         "fmnist-small-cnn": {"kl_bound": 0.1},

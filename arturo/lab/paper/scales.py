@@ -81,7 +81,7 @@ SCALES: Registry[Scale] = Registry(
                 "cifar10-cnn": Share(epochs=4, subset=10_000),
                 "cifar100-cnn": Share(epochs=4, subset=10_000),
                 "fmnist-resnet18": Share(epochs=4, subset=5_500),
-                "fmnist-small-cnn": Share(epochs=4, subset=5_100),
+                "fmnist-small-cnn": Share(epochs=8, subset=10_000),
             },
             seeds=range(3),
             timing={
