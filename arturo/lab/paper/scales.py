@@ -56,7 +56,9 @@ class Scale:
         for task in tasks:
             share = shares.get(task, Share())
             part = dataclasses.asdict(share)
-            result += plan([task], optimizers, list(seeds), threads=threads or self.threads, **part, **machine)
+            result += plan(
+                [task], optimizers, list(seeds), threads=self.threads if threads is None else threads, **part, **machine
+            )
         return result
 
 
