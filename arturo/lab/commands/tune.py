@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_scale, jobs
+from arturo.lab.commands.arguments import add_command, add_data, add_jobs, add_machine, add_scale, jobs, machine
 from arturo.lab.commands.fetch import provide
 from arturo.lab.commands.many import crew, shown
 from arturo.lab.config_file import write_config_file
@@ -79,11 +79,10 @@ def add(commands: Any) -> None:
     scale.add_argument("--scale", default="full", metavar="NAME", help="full, or cpu: as `arturo reproduce` cuts it down")
     add_scale(scale)
 
-    machine = sub.add_argument_group("the machine")
-    machine.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
-    machine.add_argument("--threads", type=int, metavar="N", help="of the CPU (default: the task's, else torch's choice)")
-    add_jobs(machine)
-    add_data(machine)
+    where = sub.add_argument_group("the machine")
+    add_machine(where)
+    add_jobs(where)
+    add_data(where)
 
     study = sub.add_argument_group("the study")
     study.add_argument("--storage", metavar="URL", help="a database as Optuna takes it (default: SQLite in FILE's folder)")
@@ -150,8 +149,7 @@ def searches(arguments: argparse.Namespace) -> list[Search]:
             task.batch_size if arguments.batch_size is None else arguments.batch_size,
             share.subset if arguments.subset is None else arguments.subset,
             study,
-            arguments.device,
-            arguments.threads,
+            **machine(arguments),
         )
         for study in range(studies)
     ]

@@ -63,7 +63,7 @@ class Scale:
 
 
 # Of 255 images each, and one more held out: testing on all test images would take longer than what is timed.
-TWENTY_BATCHES = Share(epochs=3, subset=21 * 255, fold="1/21")
+TEN_BATCHES = Share(epochs=3, subset=11 * 255, fold="1/11")
 FIVE_BATCHES = Share(epochs=2, subset=6 * 255, fold="1/6")
 
 SCALES: Registry[Scale] = Registry(
@@ -87,11 +87,11 @@ SCALES: Registry[Scale] = Registry(
             },
             seeds=range(3),
             timing={
-                "fmnist-cnn": TWENTY_BATCHES,
+                "fmnist-cnn": TEN_BATCHES,
                 "fmnist-resnet18": FIVE_BATCHES,
-                "cifar10-cnn": TWENTY_BATCHES,
+                "cifar10-cnn": TEN_BATCHES,
                 "cifar10-resnet34": FIVE_BATCHES,
-                "cifar100-cnn": TWENTY_BATCHES,
+                "cifar100-cnn": TEN_BATCHES,
                 "cifar100-resnet34": FIVE_BATCHES,
             },
             rounds=3,

@@ -67,6 +67,9 @@ class Search:
     study: int = 0
     device: str = "cpu"
     threads: int | None = None
+    amp: str | None = None
+    compile: bool = False
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         _ = PROTOCOLS[self.protocol], TASKS[self.task], self.space
@@ -101,13 +104,18 @@ class Search:
             overrides=settings,
             device=self.device,
             threads=self.threads,
+            amp=self.amp,
+            compile=self.compile,
+            channels_last=self.channels_last,
             fold=fold,
         )
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a study to go on, its space included."""
+        """What must be the same for a study to go on, its space included. Later options are left out where nobody gave them."""
+        later = {key for key in ("amp", "compile", "channels_last") if not getattr(self, key)}
         ends = {d.name: [d.low, d.high, "log" if d.log else "linear"] for d in self.space.dimensions}
-        return {**dataclasses.asdict(self), "space": ends}
+        values = {key: value for key, value in dataclasses.asdict(self).items() if key not in later}
+        return {**values, "space": ends}
 
     def quasi_random(self, trials: int) -> int:
         """How many of so many trials come from the Sobol sequence."""

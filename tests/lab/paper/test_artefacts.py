@@ -179,5 +179,5 @@ def test_every_reduction_is_named() -> None:
     said = deviations(small.configs(["digits-mlp"], ["sgd"]))
     assert said == ["digits-mlp is not in the paper."]
     said = deviations(ARTEFACTS["timing"].configs(SCALES["cpu"], ["fmnist-cnn"]), timing=True)
-    assert said[0] == "fmnist-cnn: 3 epochs instead of 120, 5,100 of 60,000 training images."
+    assert said[0] == "fmnist-cnn: 3 epochs instead of 120, 2,550 of 60,000 training images."
     assert any("3 rounds" in line and "RTX 3080" in line for line in said)

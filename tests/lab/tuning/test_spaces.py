@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,15 @@ def test_bad_searches(change: dict, message: str) -> None:
     }
     with pytest.raises(ConfigError, match=message):
         Search(**{**values, **change})  # type: ignore[arg-type]
+
+
+def test_options_of_the_machine_reach_the_trainings() -> None:
+    plain = Search("digits-mlp", "sgd", "fair", 2, 1, 1, 32)
+    other = replace(plain, amp="bf16", channels_last=True, threads=2)
+    (config,) = other.configs({}, fold=1)
+    assert (config.amp, config.channels_last, config.compile, config.threads) == ("bf16", True, False, 2)
+    assert not {"amp", "compile", "channels_last"} & plain.identity().keys()  # studies of before they were there go on
+    assert other.identity()["amp"] == "bf16" and "compile" not in other.identity()
 
 
 def test_studies_share_folds_and_no_seed() -> None:
