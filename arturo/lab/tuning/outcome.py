@@ -76,7 +76,7 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
 
     Example:
         >>> rows = [Row(0, "0", "complete", 0.8, (), {}), Row(0, "1", "pruned", 0.9, (), {})]
-        >>> best_after(rows)[0].tolist()
+        >>> best_after(rows)[0].round(9).tolist()
         [0.8, 0.8]
     """
     best_one = winner(rows)
