@@ -31,6 +31,7 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.drops: list[int] = []
         self.statuses: list[int] = []
+        self.length: str | None = None  # said instead of the right one
         self.asked: list[str] = []  # the Range header of each request
 
     def file(self, name: str = "file.bin") -> RemoteFile:
@@ -56,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Length", str(len(content) - start) if server.length is None else server.length)
         self.end_headers()
         end = start + server.drops.pop(0) if server.drops else len(content)
         self.wfile.write(content[start:end])
@@ -165,6 +166,11 @@ def test_busy_server_is_asked_again_and_missing_file_is_not(server: Server, tmp_
     with pytest.raises(DownloadError, match=r"nothing\.bin: the server says 404"):
         download.download(replace(server.file(), url="http://official.invalid/nothing.bin"), tmp_path, server.url)
     assert len(server.asked) == 4
+
+
+def test_a_length_that_is_no_number_is_no_reason_to_give_up(server: Server, tmp_path: Path) -> None:
+    server.length = "abc"
+    fetched(server, tmp_path)
 
 
 def test_no_server(server: Server, tmp_path: Path) -> None:

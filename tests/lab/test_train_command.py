@@ -183,6 +183,11 @@ def test_download_before_training(
     assert not (nowhere / "runs").exists() and "arturo fetch cifar10" in capsys.readouterr().err
     assert cli.main([*command, "--download", "--mirror", (nowhere / "mirror").as_uri()]) == 0
     assert (nowhere / "cache" / "arturo" / archive.name).exists()
+    new = nowhere / "new"  # named, so it goes there, wherever else the data lies
+    again = [*command, "--seed", "1", "--data-dir", str(new)]
+    assert cli.main(again) == 2 and f"data-dir: {new} is not there" in capsys.readouterr().err
+    assert cli.main([*again, "--download", "--mirror", (nowhere / "mirror").as_uri()]) == 0
+    assert (new / archive.name).exists()
 
 
 @pytest.mark.parametrize(
@@ -274,6 +279,14 @@ def test_display_in_a_terminal() -> None:
     assert "0:00:12" in shown  # ten seconds of training and two of testing are left
     line = "loss 1.2500  accuracy 75.00%  KL/bound 0.5000  eta 3.5  1,234 images/s"
     assert line in shown and "epoch 2/2" in shown
+
+
+def test_more_epochs_than_a_life_has() -> None:
+    config = RunConfig.for_task("digits-mlp", "sgd", epochs=10**22)
+    screen = io.StringIO()
+    with TrainingDisplay(config, Console(file=screen)) as display:
+        display.on_epoch(EpochMetrics(1, 1.0, 1.0, 0.5, seconds=10.0))
+    assert "11574 days" in screen.getvalue()
 
 
 @pytest.mark.parametrize(
