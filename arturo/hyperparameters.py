@@ -14,6 +14,7 @@ from arturo.surrogates import SURROGATES
 
 DUALS = ("newton", "bisection")
 INITS = ("consistent", "gradient")
+COVARIANCES = ("kronecker", "diagonal")
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
 
@@ -48,6 +49,10 @@ def _or_none(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _pair_below_1(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(_not_negative(x) and x < 1 for x in value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _boolean(value: Any) -> bool:
@@ -116,6 +121,32 @@ def check(group: Mapping[str, Any]) -> None:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
 
 
+_ADAPTIVE_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "betas": (_pair_below_1, "two numbers in [0, 1)"),
+    "eps": (_not_negative, "a finite number >= 0"),
+    "weight_decay": (_not_negative, "a finite number >= 0"),
+    "covariance": (lambda value: value in COVARIANCES, f"one of {', '.join(map(repr, COVARIANCES))}"),
+    "block": (lambda value: _whole(value) and value > 1, "an integer > 1"),
+    "refresh": (lambda value: _whole(value) and value > 0, "an integer > 0"),
+    **{name: _RULES[name] for name in ("maximize", "foreach", "capturable", "fused")},
+}
+
+
+def check_adaptive(group: Mapping[str, Any]) -> None:
+    """:func:`check` for :class:`arturo.AdaArturo`."""
+    _check_lr(group["lr"])
+    for name, (rule, allowed) in _ADAPTIVE_RULES.items():
+        if not rule(group[name]):
+            raise ValueError(f"Invalid {name} value: {group[name]!r} (must be {allowed})")
+    if group["foreach"] and group["fused"]:
+        raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+    if group["capturable"] and group["covariance"] == "kronecker":
+        raise ValueError(
+            "Invalid capturable value: True with covariance='kronecker' (a captured graph cannot refresh a basis every so many "
+            "steps; use covariance='diagonal')"
+        )
+
+
 def check_number(name: str, value: Any, meaning: str, zero: bool = False) -> None:
     """Raise ValueError unless ``value`` is a finite number > 0, or >= 0 where ``zero`` is allowed."""
     if not (_not_negative(value) if zero else _positive(value)):
@@ -128,9 +159,10 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
         name: float(value) if type(value) not in (bool, int, float) and isinstance(value, Real) else value
         for name, value in options.items()
     }
-    pair: Any = numbers.get("averaging")
-    if pair is not None and not (type(pair) is tuple and all(type(x) is float for x in pair)):
-        numbers["averaging"] = tuple(float(x) for x in pair)
+    for name in ("averaging", "betas"):
+        pair: Any = numbers.get(name)
+        if pair is not None and not (type(pair) is tuple and all(type(x) is float for x in pair)):
+            numbers[name] = tuple(float(x) for x in pair)
     return numbers
 
 
@@ -142,4 +174,4 @@ def _check_lr(lr: Any) -> None:
             return
         lr = lr.item()
     if not _not_negative(lr):
-        raise ValueError(f"Invalid learning rate: {lr!r} (lr must be a finite number >= 0; 1.0 is the full step)")
+        raise ValueError(f"Invalid learning rate: {lr!r} (lr must be a finite number >= 0)")

@@ -18,11 +18,12 @@ SEPARATOR = b"\n\n"
 
 
 @cache
-def corpus() -> tuple[Tensor, Tensor]:
-    """Training and validation bytes (uint8), one module wholly on one side.
+def corpus(split: str = "test") -> tuple[Tensor, Tensor]:
+    """Bytes to train on and bytes held out (uint8), one module wholly on one side.
 
     A tenth of the modules, chosen by the checksum of their path, is held out: unlike a split by position this does not
     move when another Python version adds a module. Repeated docstrings are kept once, so none is on both sides.
+    `split="validation"` leaves that tenth out altogether and holds out another one.
     """
     stdlib = Path(sysconfig.get_path("stdlib"))
     sides: tuple[list[bytes], list[bytes]] = ([], [])
@@ -30,7 +31,10 @@ def corpus() -> tuple[Tensor, Tensor]:
     for path in sorted(stdlib.rglob("*.py")):
         module = path.relative_to(stdlib)
         if SKIPPED_FOLDERS.isdisjoint(module.parts):
-            held_out = zlib.crc32(module.as_posix().encode()) % 10 == 0
+            tenth = zlib.crc32(module.as_posix().encode()) % 10
+            if split == "validation" and tenth == 0:
+                continue
+            held_out = tenth == (0 if split == "test" else 1)
             for text in module_docstrings(path):
                 if text not in seen:
                     seen.add(text)

@@ -1,8 +1,9 @@
-"""Two small networks of kinds the paper's CNNs do not cover: a ResNet with batch normalisation, and a transformer."""
+"""Small networks of kinds the paper's CNNs do not cover: residual, attentive, recurrent, generative, embedding."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -94,3 +95,75 @@ class ByteTransformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens) + self.position[: tokens.shape[1]]
         return F.linear(self.norm(self.blocks(x)), self.embed.weight)
+
+
+class ByteGRU(nn.Module):
+    """A recurrent language model over bytes: embedding, one GRU, linear output."""
+
+    def __init__(self, d_embed: int, d_hidden: int, vocabulary: int = 256) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, d_embed)
+        self.recurrent = nn.GRU(d_embed, d_hidden, batch_first=True)
+        self.out = nn.Linear(d_hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.recurrent(self.embed(tokens))[0])
+
+
+class VisionTransformer(nn.Module):
+    """Patches as tokens, learned positions, pre-norm encoder blocks, mean over tokens; torch's own layers."""
+
+    def __init__(self, image: int = 32, patch: int = 4, d_model: int = 64, layers: int = 3, heads: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, d_model, patch, stride=patch)
+        self.position = nn.Parameter(torch.randn((image // patch) ** 2, d_model) * 0.02)
+        block = nn.TransformerEncoderLayer(d_model, heads, 2 * d_model, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(d_model)
+        self.out = nn.Linear(d_model, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.position
+        return self.out(self.norm(self.blocks(x)).mean(1))
+
+
+def autoencoder(pixels: int = 784, code: int = 32) -> nn.Sequential:
+    """pixels - 256 - 64 - code and back with ReLU: logits of the pixels."""
+    widths = [pixels, 256, 64, code, 64, 256, pixels]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers += [nn.Linear(inputs, outputs)] + ([nn.ReLU()] if 0 < i + 1 < len(widths) - 1 and outputs != code else [])
+    return nn.Sequential(*layers)
+
+
+class VariationalAutoencoder(nn.Module):
+    """784 - 400 - 20 - 400 - 784, the shape of PyTorch's example; returns logits of the pixels, mean and log-variance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.mean, self.log_variance = nn.Linear(784, 400), nn.Linear(400, 20), nn.Linear(400, 20)
+        self.decode, self.out = nn.Linear(20, 400), nn.Linear(400, 784)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = F.relu(self.encode(images.flatten(1)))
+        mean, log_variance = self.mean(h), self.log_variance(h)
+        z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp() if self.training else mean
+        return self.out(F.relu(self.decode(z))), mean, log_variance
+
+
+class SkipGram(nn.Module):
+    """Word and context vectors; the logit of a pair is their product."""
+
+    def __init__(self, words: int, width: int = 64) -> None:
+        super().__init__()
+        self.word, self.context = nn.Embedding(words, width), nn.Embedding(words, width)
+        nn.init.normal_(self.word.weight, std=width**-0.5)
+        nn.init.normal_(self.context.weight, std=width**-0.5)
+
+    def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
+        return (self.word(words).unsqueeze(1) * self.context(contexts)).sum(-1)
+
+
+def tabular_mlp(inputs: int = 10, width: int = 64) -> nn.Sequential:
+    """inputs - width - width - 1 with ReLU, for a regression."""
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))

@@ -1,0 +1,311 @@
+"""The recommended optimizer: parameter groups and state. The step is in ``adaptive_step.py``, formulas in ``learned.py``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from arturo import checkpoint, hyperparameters, sampling, sharding
+from arturo.adaptive_step import Row, initial_state, row_of, take_step
+from arturo.curvature import Data, Loss
+from arturo.kernels.batch import sum_dtype
+from arturo.posterior import Posterior
+from arturo.snapshot import Curvature, posterior_of
+from arturo.step import StepInfo
+
+
+class AdaArturo(Optimizer):
+    r"""arTuRO that learns its noise and its geometry: a drop-in for AdamW.
+
+    Keeps a Gaussian over the weights whose mean *is* the parameters. A Kalman filter tracks the gradient ``M`` and its noise
+    ``r``; the Gaussian is diagonal in the eigenbasis of two Kronecker factors of the noise, with a precision proportional to
+    :math:`\sqrt r / (\tau\sigma)`, where :math:`\sigma` is the tensor's size and :math:`\tau` = 20 lr its drift per step. A
+    step goes as far as that drift would, in nats, over all tensors together, and less far where the gradient is mostly noise:
+
+    .. math:: \Delta = -\tau\,\sigma\,k\,Q_L \frac{Q_L^T M Q_R}{\sqrt{r}} Q_R^T
+
+    with one :math:`k` for the whole network. Scaling the loss changes nothing, and no warm-up is needed.
+
+    Args:
+        params: parameters, named parameters, or dicts defining groups. Every option can be set per group; the trust region is
+            one for all groups.
+        lr: step size in AdamW's unit: a matrix whose weights have a root mean square of 0.05 moves by about ``lr`` per weight
+        and step,
+            others in proportion to their size (relative step 20 lr). Keep the lr and the schedule of your AdamW recipe.
+        betas: ``betas[0]`` sets the gain of the filter, 1 - betas[0] once settled; ``betas[1]`` is the averaging constant of
+        the noise.
+        eps: added to the noise's standard deviation, in gradient units.
+        weight_decay: decoupled, as in AdamW: weights are multiplied by ``1 - lr * weight_decay`` before the step.
+        covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
+        block: sides of a matrix longer than this are cut into blocks (:func:`arturo.kronecker.tiling`).
+        refresh: steps between two refreshes of a basis.
+        foreach, fused: accepted as in AdamW; there is one implementation so far.
+        capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.
+        maximize: maximize the objective instead.
+
+    Example:
+        >>> import torch, arturo
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = arturo.AdaArturo(model.parameters(), lr=1e-2)
+        >>> x = torch.randn(64, 2)
+        >>> y = x @ torch.tensor([[1.0], [-2.0]])
+        >>> for _ in range(200):
+        ...     optimizer.zero_grad()
+        ...     loss = (model(x) - y).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        >>> bool(loss < 1e-3), optimizer.last_step.kl <= optimizer.last_step.bound * 1.001
+        (True, True)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-30,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        covariance: str = "kronecker",
+        block: int = 128,
+        refresh: int = 10,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        if amsgrad:
+            raise ValueError(
+                f"Invalid amsgrad value: {amsgrad!r} (there are no second moments to take maxima of; leave it out)"
+            )
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "covariance": covariance,
+            "block": block,
+            "refresh": refresh,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "fused": fused,
+        }
+        hyperparameters.check_adaptive(defaults)
+        super().__init__(params, hyperparameters.plain(defaults))
+        self._info: Tensor | None = None
+        self._warned_missing = False
+
+    @property
+    def last_step(self) -> StepInfo:
+        """What the last step did; all zeros before the first. Reading it waits for the device the parameters are on."""
+        if self._info is None:
+            return StepInfo(0.0, 0.0, 0.0, 0, False, 0)
+        eta, kl, bound, evaluations, active, skipped = self._info.tolist()
+        return StepInfo(eta, kl, bound, int(evaluations), bool(active), int(skipped))
+
+    @_disable_dynamo
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; what it does not set comes from the constructor's arguments."""
+        if isinstance(param_group, dict):
+            hyperparameters.check_adaptive({**self.defaults, **param_group})
+            param_group.update(hyperparameters.plain(param_group))
+        super().add_param_group(param_group)
+
+    def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
+        """Append what takes part in this step to ``rows``, making state where there is none. Dynamo runs this eagerly."""
+        sampling.refuse_draws(group["params"])
+        for number, p in enumerate(group["params"], start):
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
+            if len(self.state[p]) == 0:
+                self.state[p].update(initial_state(group, p))
+            if self._info is None:
+                self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(p.device), device=p.device)
+            lr = group["lr"]
+            if (not isinstance(lr, Tensor) or lr.device.type == "cpu") and not lr > 0:
+                continue  # a schedule that ends at 0 may round below it
+            rows.append(row_of(group, p, self.state[p], number, shards))
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step.
+
+        Args:
+            closure: re-evaluates the model and returns the loss; called once, with gradients enabled.
+
+        Returns:
+            What the closure returned, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._take_step()
+        return loss
+
+    @_disable_dynamo
+    def _take_step(self) -> None:
+        params = [p for group in self.param_groups for p in group["params"]]
+        shards, start = sharding.find(self.param_groups), 0
+        rows: list[Row] = []
+        for group in self.param_groups:
+            self._init_group(group, rows, start, shards)
+            start += len(group["params"])
+        if not rows and shards is None:
+            return
+        if self._info is None:
+            self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(params[0].device), device=params[0].device)
+        take_step(rows, self._info, shards, params)
+        if self._info.device.type == "cpu" and not self._warned_missing and self._info[-1] > 0:
+            self._warned_missing = True
+            warnings.warn(
+                f"{int(self._info[-1])} gradient entries were not finite or too large to square and were skipped: their "
+                "weights follow the filter's last estimate (nothing moves where no entry was seen). last_step.skipped counts "
+                "them; this warning is given once.",
+                stacklevel=6,  # this, Dynamo's wrapper, step, its no_grad, torch's profiling wrapper, the caller
+            )
+
+    def posterior(
+        self,
+        *,
+        ess: float,
+        temperature: float = 1.0,
+        curvature: Curvature = "ggn",
+        model: torch.nn.Module | None = None,
+        data: Data | None = None,
+        loss: Loss = "cross_entropy",
+        prior_precision: float = 0.0015,
+    ) -> Posterior:
+        r"""The weights with a diagonal Gaussian around them, of precision (ess max(a, 0) + prior_precision) / temperature.
+
+        As :meth:`arturo.Arturo.posterior`, but the learned noise is no curvature of the loss (its unit is the batch's), so
+        ``curvature="surrogate"`` is refused: use the Gauss-Newton diagonal, or bring your own.
+
+        Args:
+            ess: effective sample size, the number of observations the loss is a mean over; usually that of the training set.
+            temperature: 1 is the posterior; less is narrower. :func:`arturo.calibrate` picks it on held-out data.
+            curvature: a of the mean loss. ``"ggn"``: the Gauss-Newton diagonal, from ``model``, ``data`` and ``loss``. Or what
+                :func:`arturo.ggn_diagonal` gave; or a function that gets the list of parameters and gives a tensor for each.
+            model: the network with these parameters. Also gives them their names.
+            data: ``(x, y)``, or batches of them; some thousand examples will do.
+            loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, or a function of outputs and targets.
+            prior_precision: of the prior N(0, 1 / prior_precision).
+
+        Raises:
+            RuntimeError: no step was taken yet.
+            ValueError: a number out of its range, or a model whose parameters these are not.
+        """
+        return posterior_of(
+            self,
+            ess=ess,
+            temperature=temperature,
+            curvature=curvature,
+            prior_precision=prior_precision,
+            model=model,
+            data=data,
+            loss=loss,
+        )
+
+    def sampled_params(
+        self, posterior: Posterior | None = None, *, generator: torch.Generator | None = None, **options: Any
+    ) -> AbstractContextManager[None]:
+        """One draw in the parameters inside the block, see :meth:`arturo.Arturo.sampled_params`."""
+        if posterior is None:
+            posterior = self.posterior(**options)
+        elif options:
+            raise TypeError(f"unexpected argument {next(iter(options))!r}: a Posterior has its own; see Posterior.replace()")
+        return posterior.sampled_params(generator=generator)
+
+    @_disable_dynamo
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
+        handle = self.register_load_state_dict_pre_hook(
+            lambda _, loaded: sealed(loaded, self.param_groups)
+        )  # after the user's hooks
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)
+        self.__dict__.setdefault("_info", None)
+        self.__dict__.setdefault("_warned_missing", False)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+            for p in group["params"]:
+                if p in self.state:
+                    unsealed(group, p, self.state[p])
+
+
+def sealed(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state dict with its tensors sealed against casts (:mod:`arturo.checkpoint`); another optimizer's is refused."""
+    for saved in state_dict["param_groups"]:
+        lacking = [name for name in ("covariance", "betas") if name not in saved]
+        if lacking:
+            options = ", ".join(sorted(set(saved) - {"params"}))
+            raise ValueError(
+                f"this is not a state dict of AdaArturo: a group lacks {', '.join(lacking)} (it has {options}). Its state "
+                "cannot be made from another optimizer's: start with a fresh one"
+            )
+    for key, entry in state_dict["state"].items():
+        lacking = [name for name in ("step", "M", "r") if isinstance(entry, Mapping) and entry and name not in entry]
+        if lacking:
+            raise ValueError(f"this is not a state dict of AdaArturo: the state of parameter {key} lacks {', '.join(lacking)}")
+    state = {
+        key: {name: checkpoint.Sealed(x) if isinstance(x, Tensor) else x for name, x in entry.items()}
+        if isinstance(entry, Mapping)
+        else entry
+        for key, entry in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+@torch.no_grad()
+def unsealed(group: dict[str, Any], p: Tensor, entry: dict[str, Any]) -> None:
+    """Open the tensors of one parameter's state, on its device and in the dtype that its own state would have."""
+    if not any(isinstance(x, checkpoint.Sealed) for x in entry.values()):
+        return
+    own = initial_state(group, p)
+    for name, x in entry.items():
+        if not isinstance(x, checkpoint.Sealed):
+            continue
+        if name not in own:  # what the user keeps there
+            entry[name] = x.tensor
+        elif x.tensor.shape != own[name].shape:
+            raise ValueError(
+                f"state {name!r} of shape {tuple(x.tensor.shape)} does not fit a parameter of shape {tuple(p.shape)} under "
+                f"covariance={group['covariance']!r}, block={group['block']!r}, which needs {tuple(own[name].shape)}: load it "
+                "with the options it was saved with"
+            )
+        else:
+            entry[name] = own[name].copy_(x.tensor)
+    if "mean" in own and "mean" not in entry:
+        entry["mean"] = own["mean"]
+    elif "mean" not in own:
+        entry.pop("mean", None)
+    lacking = [name for name in own if name not in entry]
+    if lacking:
+        raise ValueError(
+            f"the state of a parameter of shape {tuple(p.shape)} lacks {', '.join(lacking)}: it was saved under other options"
+        )

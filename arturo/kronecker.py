@@ -1,0 +1,144 @@
+r"""The basis in which a matrix's Gaussian is diagonal: eigenvectors of two Kronecker factors, block by block.
+
+A parameter of two or more dimensions is a matrix, rows by everything else (a convolution's kernel is out x in k k), cut into
+a grid of equal **tiles**. A tile has the covariance :math:`Q\,\mathrm{diag}(1/p)\,Q^T` with :math:`Q = Q_R \otimes Q_L`,
+where :math:`Q_L` and :math:`Q_R` are eigenvectors of the running means of :math:`E E^T` and :math:`E^T E` over its
+innovations :math:`E`. Everything the optimizer keeps of a tile lives in that basis, the factors included: a step turns the
+gradient into it and the move back out.
+
+Which sides turn is a matter of shape (:func:`tiling`); without any the covariance is diagonal.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TALL = 8  # rows per column beyond which a matrix is an embedding or an output layer: its rows come and go, and stay unturned
+LEAST_PART = 4  # a long side is cut only where some divisor is at least a fourth of the block; it stays unturned otherwise
+REFRESHED_EARLY = (2, 5)  # steps at which a basis is refreshed besides every so many: the first gradients say little
+
+
+class Tiling(NamedTuple):
+    """A grid of ``rows`` x ``columns`` tiles of ``height`` x ``width``, and which of their sides turn."""
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+    left: bool
+    right: bool
+
+    @property
+    def turns(self) -> bool:
+        return self.left or self.right
+
+
+@functools.lru_cache(maxsize=4096)
+def tiling(shape: Sequence[int], block: int) -> Tiling | None:
+    """How a parameter of this ``shape`` is cut; None if nothing of it turns: vectors, embeddings, odd and long sides.
+
+    Example:
+        >>> tiling((64, 32, 3, 3), 128)  # a convolution: 64 x 288, the long side in three
+        Tiling(rows=1, columns=3, height=64, width=96, left=True, right=True)
+        >>> tiling((10, 257), 128)  # 257 is prime: that side stays unturned
+        Tiling(rows=1, columns=1, height=10, width=257, left=True, right=False)
+        >>> tiling((50257, 768), 128), tiling((128,), 128)
+        (None, None)
+    """
+    if len(shape) < 2 or 0 in shape:
+        return None
+    a, b = shape[0], math.prod(shape[1:])
+    if a > TALL * b:
+        return None
+    height, width = _side(a, block), _side(b, block)
+    left, right = height is not None and height > 1, width is not None and width > 1
+    if not (left or right):
+        return None
+    height, width = height or a, width or b
+    return Tiling(a // height, b // width, height, width, left, right)
+
+
+def _side(n: int, block: int) -> int | None:
+    """The longest side that divides ``n`` and is at most ``block``; None if it would be much shorter."""
+    if n <= block:
+        return n
+    side = next(d for d in range(block, 0, -1) if n % d == 0)
+    return side if side * LEAST_PART >= block else None
+
+
+def to_tiles(x: Tensor, grid: Tiling) -> Tensor:
+    """A parameter's entries as (rows, columns, height, width); a view where its layout allows."""
+    return x.reshape(grid.rows, grid.height, grid.columns, grid.width).transpose(1, 2)
+
+
+def from_tiles(tiles: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of :func:`to_tiles`.
+
+    Example:
+        >>> x = torch.arange(24.0).view(4, 6)
+        >>> grid = Tiling(2, 2, 2, 3, True, True)
+        >>> torch.equal(from_tiles(to_tiles(x, grid), (4, 6)), x), to_tiles(x, grid)[0, 1]
+        (True, tensor([[ 3.,  4.,  5.],
+                [ 9., 10., 11.]]))
+    """
+    return tiles.transpose(1, 2).reshape(shape)
+
+
+def turn(x: Tensor, Q_L: Tensor | None, Q_R: Tensor | None) -> Tensor:
+    r"""Into the basis: :math:`Q_L^T X Q_R`."""
+    x = x if Q_L is None else Q_L.mT @ x
+    return x if Q_R is None else x @ Q_R
+
+
+def turn_back(x: Tensor, Q_L: Tensor | None, Q_R: Tensor | None) -> Tensor:
+    r"""Out of the basis: :math:`Q_L X Q_R^T`."""
+    x = x if Q_L is None else Q_L @ x
+    return x if Q_R is None else x @ Q_R.mT
+
+
+def first_basis(factor: Tensor) -> Tensor:
+    """Eigenvectors of a first factor, largest eigenvalue first: (tiles, n, n) to the same.
+
+    In float64, where LAPACK converges on the low-rank matrices that first gradients give. Should it fail all the same, one
+    orthogonal iteration from the unit matrix is a start, too.
+    """
+    scaled = _scaled(factor).to(torch.float64)
+    try:
+        Q: Tensor = torch.linalg.eigh(scaled)[1].flip(-1)
+    except RuntimeError:  # torch.linalg.LinAlgError is one, and is not typed
+        Q = torch.linalg.qr(scaled)[0]
+    return Q.to(factor.dtype)
+
+
+def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}(L Q)`, columns sorted by their variance first.
+
+    ``factor`` is :math:`Q^T L Q`. Returns the new basis, the rotation :math:`S = Q^T Q_{new}` that takes what is kept from the
+    old one to the new one, and the order of the columns before the iteration.
+    """
+    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True)
+    sorted_factor = _scaled(factor).gather(-1, order.unsqueeze(-2).expand_as(factor))
+    new = torch.linalg.qr(Q @ sorted_factor)[0]
+    return new, Q.mT @ new, order
+
+
+def _scaled(factor: Tensor) -> Tensor:
+    """With a largest diagonal entry of 1: a gradient may be anything from 1e-15 to 1e15, its square may not."""
+    largest = factor.diagonal(dim1=-2, dim2=-1).amax(-1, keepdim=True).unsqueeze(-1)
+    return torch.where(largest > 0, factor / largest, factor)
+
+
+def due(t: int, number: int, every: int) -> bool:
+    """Whether step ``t`` refreshes the basis of the optimizer's parameter ``number``: spread, so that no step pays for all.
+
+    Example:
+        >>> [t for t in range(1, 31) if due(t, 0, 10)], [t for t in range(1, 31) if due(t, 3, 10)]
+        ([2, 5, 10, 20, 30], [2, 5, 17, 27])
+    """
+    return t in REFRESHED_EARLY or (t >= every and (t + number) % every == 0)

@@ -1,0 +1,199 @@
+r"""AdaArturo in slow float64 NumPy, with explicit covariance matrices: the oracle of the tests, and the best documentation.
+
+A tensor is cut into blocks of a x b weights. The weights of a block, row by row, have the Gaussian N(mu, Sigma) with
+
+    Sigma^-1 = Q diag(p) Q^T,    Q = Q_L (x) Q_R  (numpy's `kron`, as the rows of a block follow each other),    p = s / (tau
+    sigma),
+
+where s^2 is the noise of the gradient along a column of Q, sigma the tensor's size and tau = 20 lr. Each step
+
+    1. filters the gradient: M drifts by kappa r per step, is observed with noise r, and P is its variance in units of r;
+    2. learns the noise: Q^T E of the innovation E = G - M has the variance r (1 + P-) in the mean;
+    3. follows the factors L = mean(E E^T) and R = mean(E^T E), and every so many steps their eigenbases;
+    4. solves   min over d of  sum M^T d   subject to   C_mu = 1/2 sum d^T Sigma^-1 d <= phi^(2 gamma) 1/2 sum tr(Sigma^-1
+    (tau sigma)^2 I),
+       which is the KL of what the optimum drifts in a step. phi is the part of the pull M^T Sigma M that noise does not
+       explain. The solution is d = - Sigma M / eta; where noise alone would pull harder than M does, eta is the one of such
+       noise;
+    5. pulls matrices in by what the step would make them grow.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+LARGEST_GRADIENT = 1e140  # beyond it, squares overflow float64
+DEFAULTS: dict[str, Any] = {
+    "lr": 1e-3, "betas": (0.9, 0.99), "eps": 1e-30, "weight_decay": 0.0, "refresh": 10, "maximize": False,
+    "basis_beta": 0.97, "floor": 1e-3, "exponent": 0.25, "per_lr": 20.0,
+}  # fmt: skip
+
+
+def kalman_gain(b1: float, t: int) -> float:
+    """The gain of step t, by running the filter: P- = P + kappa, K = P- / (1 + P-), P <- K, from P = infinity.
+
+    >>> [round(kalman_gain(0.9, t), 6) for t in (1, 2, 200)]
+    [1.0, 0.502762, 0.1]
+    """
+    if b1 == 0:
+        return 1.0
+    kappa = (1 - b1) ** 2 / b1
+    P = 1.0
+    for _ in range(t - 1):
+        P = (P + kappa) / (1 + P + kappa)
+    return P
+
+
+class Block:
+    """One block of a tensor: rows and columns that it covers, and what is known of it, in the tensor's own basis but for r."""
+
+    def __init__(self, rows: slice, columns: slice, left: bool, right: bool) -> None:
+        self.rows, self.columns = rows, columns
+        self.left, self.right = left, right
+        self.M: Array = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
+        a, b = self.M.shape
+        self.L, self.R = np.zeros((a, a)), np.zeros((b, b))
+        self.Q_L, self.Q_R = np.eye(a), np.eye(b)
+        self.r = np.zeros(a * b)  # along the columns of Q
+
+    @property
+    def Q(self) -> Array:
+        return np.asarray(np.kron(self.Q_L, self.Q_R), dtype=np.float64)
+
+    def scale(self, options: Mapping[str, Any], diagonal: bool) -> Array:
+        """s: the standard deviation of the noise along each column of Q, not far below M nor below its mean where Q turns."""
+        M = self.Q.T @ self.M.ravel()
+        s = np.sqrt(np.maximum(self.r, (1e-5 * M) ** 2)) + options["eps"]
+        return np.asarray(s if diagonal else s + options["floor"] * s.mean(), dtype=np.float64)
+
+
+def _first_basis(factor: Array) -> Array:
+    return np.asarray(np.linalg.eigh(factor)[1][:, ::-1])
+
+
+def _next_basis(factor: Array, Q: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    order = np.argsort(-np.diag(Q.T @ factor @ Q), kind="stable")
+    return np.linalg.qr(factor @ Q[:, order])[0], order
+
+
+class Tensor:
+    """A parameter and its blocks. ``height`` and ``width`` are those of a block; None leaves that side unturned."""
+
+    def __init__(
+        self, value: Any, options: Mapping[str, Any], height: int | None = None, width: int | None = None, number: int = 0
+    ) -> None:
+        value = np.array(value, dtype=np.float64)
+        self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
+        self.vector = value.ndim < 2
+        self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
+        self.start = self.w.copy()
+        a, b = self.w.shape
+        self.diagonal = height is None and width is None
+        h, v = height or a, width or b
+        self.blocks = [
+            Block(slice(i, i + h), slice(j, j + v), height is not None, width is not None)
+            for i in range(0, a, h)
+            for j in range(0, b, v)
+        ]
+
+    def size(self) -> float:
+        """sigma: the root mean square of a matrix, the distance a vector has travelled; with a least."""
+        if self.vector:
+            return max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1)
+        return max(float(np.sqrt(np.mean(self.w**2))), 0.1 / float(np.sqrt(self.w.shape[1])))
+
+    def observe(self, grad: Any) -> int:
+        """Steps 1 to 3. Returns the number of missing entries."""
+        o, t = self.options, self.step
+        K = kalman_gain(o["betas"][0], t)
+        G = np.array(grad, dtype=np.float64).reshape(self.w.shape) * (-1 if o["maximize"] else 1)
+        ok = np.abs(G) <= LARGEST_GRADIENT  # False for NaN too
+        skipped = 0
+        for block in self.blocks:
+            part = block.rows, block.columns
+            seen = ok[part] if self.diagonal else np.full(block.M.shape, ok[part].all())
+            skipped += int((~seen).sum())
+            g = np.where(seen, G[part], 0.0)
+            if t == 1:
+                block.Q_L = _first_basis(g @ g.T) if block.left else block.Q_L
+                block.Q_R = _first_basis(g.T @ g) if block.right else block.Q_R
+            elif t in (2, 5) or (t >= o["refresh"] and (t + self.number) % o["refresh"] == 0):
+                r = block.r.reshape(block.M.shape)
+                if block.left:
+                    block.Q_L, order = _next_basis(block.L, block.Q_L)
+                    r = r[order]
+                if block.right:
+                    block.Q_R, order = _next_basis(block.R, block.Q_R)
+                    r = r[:, order]
+                block.r = r.ravel()
+            E = np.where(seen, g - block.M, 0.0)
+            if self.diagonal or seen.all():
+                noise = (block.Q.T @ E.ravel()) ** 2 * (1.0 if t == 1 else max(1 - K, 1e-3))
+                b2 = o["betas"][1]
+                weight = (1 - b2) / (1 - b2**t) * (seen.ravel() if self.diagonal else 1.0)
+                block.r = block.r + weight * (noise - block.r)
+                weight = (1 - o["basis_beta"]) / (1 - o["basis_beta"] ** t)
+                block.L = block.L + weight * (E @ E.T - block.L)
+                block.R = block.R + weight * (E.T @ E - block.R)
+            block.M = block.M + K * E
+        return skipped
+
+
+class Step(NamedTuple):
+    """What a step did, as :class:`arturo.StepInfo` says it."""
+
+    eta: float
+    kl: float
+    bound: float
+    active: bool
+    skipped: int
+
+
+def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
+    """One step of all tensors that have a gradient; the trust region is one over all of them.
+
+    >>> w = Tensor([[3.0]], {"lr": 0.01})
+    >>> done = step([w], [[[1.0]]])  # the first gradient may be noise: 0.01^(1/4) of the drift 20 lr sigma
+    >>> round(float(3.0 * (1 - 0.04 * 0.1) ** 0.5 - w.w[0, 0]) / 0.6, 6), round(done.kl / done.bound, 6)
+    (0.316228, 1.0)
+    """
+    pairs = [(x, g) for x, g in zip(tensors, grads, strict=True) if g is not None and x.options["lr"] > 0]
+    for x, _ in pairs:
+        x.step += 1
+    skipped = sum(x.observe(g) for x, g in pairs)
+    largest = max(x.options["lr"] for x, _ in pairs)
+    drift = pull = noise = 0.0
+    problem = []
+    for x, _ in pairs:
+        o = x.options
+        tau, sigma, K = o["per_lr"] * largest, x.size(), kalman_gain(o["betas"][0], x.step)
+        for block in x.blocks:
+            s, Q = block.scale(o, x.diagonal), block.Q
+            precision = Q @ np.diag(s / (tau * sigma)) @ Q.T
+            covariance = np.linalg.inv(precision)
+            M = block.M.ravel()
+            drift += 0.5 * float(np.trace(precision)) * (tau * sigma) ** 2
+            pull += float(M @ covariance @ M)
+            noise += float(np.trace(covariance @ Q @ np.diag(s**2 * K / (2 - K)) @ Q.T))
+            problem.append((x, block, precision, covariance))
+    if pull == 0 or skipped == sum(x.w.size for x, _ in pairs):
+        return Step(0.0, 0.0, drift, False, skipped)
+    phi = min(max(1 - noise / pull, 0.01), 1.0)
+    bound = phi ** (2 * pairs[0][0].options["exponent"]) * drift
+    eta = float(np.sqrt(0.5 * max(pull, noise) / bound))
+    kl, moves = 0.0, []
+    for x, block, precision, covariance in problem:
+        d = -(covariance @ block.M.ravel()) / eta * (x.options["lr"] / largest)
+        kl += 0.5 * float(d @ precision @ d)
+        moves.append((x, block, d.reshape(block.M.shape)))
+    spent = 0.5 * pull / eta**2 / drift
+    for x, _ in pairs:
+        x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
+        if not x.vector:
+            x.w = x.w * np.sqrt(max(1 - (x.options["per_lr"] * x.options["lr"]) ** 2 * spent, 0.0))
+    for x, block, d in moves:
+        x.w[block.rows, block.columns] += d
+    return Step(eta, kl, bound, pull >= noise, skipped)

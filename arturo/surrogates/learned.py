@@ -1,0 +1,134 @@
+r"""The model that :class:`arturo.AdaArturo` learns from plain gradients, as pure functions.
+
+One tensor at a time, in a basis in which its Gaussian is diagonal (:mod:`arturo.kronecker`). Letters: ``M`` the filtered
+gradient, ``r`` its noise, ``s`` the noise's standard deviation, ``sigma`` the tensor's size, ``tau`` its drift per step
+relative to that size. docs/derivation.md has the whole argument.
+
+1. **Filter.** The mean gradient drifts as a random walk with variance kappa r per step and is observed with noise r. In units
+of r
+   the filter's variance P is one number for all weights (:func:`filter_gain`).
+2. **Noise.** Innovations have the variance r (1 + P-): their running mean gives r (:func:`noise_weight`).
+3. **Precision.** The optimum drifts by N(0, (tau sigma)^2) per step, each gradient brings information proportional to r: the
+   stationary precision is proportional to s / (tau sigma). The square root of Adam comes from here.
+4. **Trust region.** A step may be as long as the drift that the model assumes, in nats, over all tensors together
+   (:func:`reach`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SURE = 1e-5  # s is at least this part of |M|: float32 gradients are not known better, and M / s stays in range
+LEAST_NOISE = 1e-3  # of a squared innovation
+LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
+
+
+def filter_gain(b1: float, t: Any) -> Any:
+    r"""Kalman gain of step ``t`` = 1, 2, ... (an int, or a tensor) of a filter that settles at the gain :math:`K = 1 - b_1`.
+
+    In units of the noise the filter reads :math:`P^- = P + \kappa`, :math:`K_t = P^- / (1 + P^-)`, :math:`P = K_t`, with
+    :math:`\kappa = K^2 / (1 - K)` and :math:`P = \infty` before the first step. The map is a linear fraction with the fixed
+    points :math:`K` and :math:`-K / b_1`, so its iterates have the closed form
+
+    .. math:: K_t = (1 - b_1) \frac{1 + b_1^{2t - 1}}{1 - b_1^{2t}} .
+
+    The first gain is 1: no bias to correct.
+
+    Example:
+        >>> [round(filter_gain(0.9, t), 4) for t in (1, 2, 3, 1000)]
+        [1.0, 0.5028, 0.3394, 0.1]
+        >>> filter_gain(0.0, 5)
+        1.0
+    """
+    return (1 - b1) * (1 + b1 ** (2 * t - 1)) / (1 - b1 ** (2 * t))
+
+
+def noise_level(gain: Any) -> Any:
+    r"""Variance of ``M`` in units of r if the gradient is nothing but noise: :math:`K / (2 - K)`, 1 at the first step.
+
+    Example:
+        >>> round(noise_level(0.1), 4)
+        0.0526
+    """
+    return gain / (2 - gain)
+
+
+def noise_weight(b2: float, t: Any) -> Any:
+    """Weight of the newest innovation in the running mean r; 1 at the first step.
+
+    Example:
+        >>> noise_weight(0.5, 1), round(noise_weight(0.5, 2), 4)
+        (1.0, 0.6667)
+    """
+    return (1 - b2) / (1 - b2**t)
+
+
+def noise_scale(r: Tensor, M: Tensor, eps: float) -> Tensor:
+    r"""``s``, the standard deviation of a gradient entry, in gradient units: :math:`\sqrt{\max(r, 10^{-10} M^2)} + \epsilon`.
+
+    A noiseless gradient has r = 0; the bound keeps M / s finite without setting a scale, as only ratios of s count.
+
+    Example:
+        >>> noise_scale(torch.tensor([4.0, 0.0]), torch.tensor([1.0, 1.0]), 0.0)
+        tensor([2.0000e+00, 1.0000e-05])
+    """
+    return torch.maximum(r, (SURE * M).square()).sqrt_().add_(eps)
+
+
+def innovation_share(gain: Any, t: Any) -> Any:
+    r"""Which part of a squared innovation is noise: :math:`1 / (1 + P^-) = 1 - K_t`; all of it at the first step.
+
+    With b1 = 0 the gain is 1, and the model would take every change for drift; at least a thousandth stays noise.
+
+    Example:
+        >>> innovation_share(1.0, 1), innovation_share(0.25, 7), innovation_share(1.0, 7)
+        (1.0, 0.75, 0.001)
+    """
+    if isinstance(t, Tensor):
+        return torch.where(t == 1, 1.0, (1 - gain).clamp(min=LEAST_NOISE))
+    return 1.0 if t == 1 else max(1 - gain, LEAST_NOISE)
+
+
+def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
+    r"""How far to go: ``k`` of :math:`\Delta = -\tau\sigma k M / s`, and the part of the drift's KL that the step may spend.
+
+    With :math:`B = \sum\sigma s`, :math:`A = \sum\sigma M^2 / s` and :math:`N = \sum\sigma s\,K / (2 - K)` over all weights,
+    the step's KL is :math:`\tfrac12\tau k^2 A`, and that of one step of the drift is :math:`\tfrac12\tau B`.
+
+    N is what A would be if the gradient were nothing but noise. So :math:`\varphi = 1 - N / A`, at least 0.01, is the share
+    of the pull that is signal, as James and Stein would estimate it. The step may spend :math:`\varphi^{2\gamma}` of the
+    drift's KL:
+
+    .. math:: k = \varphi^\gamma \sqrt{B / \max(A, N)} .
+
+    Where A < N the gradient pulls less than noise would, and the bound is not reached.
+
+    Example:
+        >>> four, one, none = (torch.tensor(x) for x in (4.0, 1.0, 0.0))
+        >>> reach(four, one, none, 0.5)
+        (tensor(2.), tensor(1.))
+        >>> reach(four, one, torch.tensor(0.75), 0.5)  # three quarters of the pull are noise: half the length
+        (tensor(1.), tensor(0.2500))
+        >>> reach(none, none, none, 0.5)[0]  # nothing pulls
+        tensor(0.)
+    """
+    phi = torch.where(A > 0, 1 - N / A, 0.0).clamp(LEAST_SHARE, 1.0)
+    part = phi ** (2 * exponent)
+    return torch.where(A > 0, (part * B / torch.maximum(A, N)).sqrt(), 0.0), part
+
+
+def anchor(tau: Tensor, spent: Tensor) -> Tensor:
+    r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c}`, c the part of the drift's KL that it spent.
+
+    An optimum that wanders as a plain random walk has no size: steps relative to the weights' size would make them grow without
+    bound, by a factor of :math:`\sqrt{1 + \tau^2 c}` each. An Ornstein-Uhlenbeck drift of stationary variance
+    :math:`\sigma^2` pulls the mean in by just as much.
+
+    Example:
+        >>> anchor(torch.tensor(0.6), torch.tensor(1.0))
+        tensor(0.8000)
+    """
+    return (1 - tau * tau * spent).clamp(min=0).sqrt()

@@ -1,0 +1,195 @@
+"""AdaArturo with every design choice as a switch: how its defaults were found, and its ablations. Plain torch, one group.
+
+Nothing here is meant to be used for training: `arturo.AdaArturo` is what the experiments chose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+PER_LR = 20.0  # relative step of a tensor at lr = 1
+
+
+class Variant(Optimizer):
+    """See `arturo.AdaArturo` for the method; each switch names what it changes.
+
+    Args:
+        rule: how the length follows phi, the share of the pull that is signal: "plain" (not at all), "cap" (k at most what
+            noise alone gives), a number gamma (cap, length times phi^gamma), or "knee:c" (cap, length times phi / (phi + c)).
+        vector: size of 1-d tensors: a number, or "travelled" (their root mean square distance from the start, at least 0.1).
+        block: sides longer than this are cut into blocks ("cut") or left unturned ("leave").
+        tall: a matrix with more than this many rows per column is left on the diagonal (embeddings).
+        shrink: multiply matrices by sqrt(1 - (length tau)^2), the anchor of an Ornstein-Uhlenbeck drift.
+        region: "global", one trust region over all tensors, or "tensor".
+        noise: "learned", or "constant" (the paper's one r for all weights).
+        size: "current", "initial", or "none" (every tensor 0.05).
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.87, 0.99), eps: float = 1e-3,
+        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = "cap", vector: Any = 0.1, block: int = 1200,
+        long: str = "leave", tall: float = math.inf, refresh: int = 10, factors: int = 1, beta_basis: float = 0.97,
+        shrink: bool = False, region: str = "global", noise: str = "learned", size: str = "current", robust: float = 0.0,
+        least: float = 0.1, start: str = "1",
+    ) -> None:  # fmt: skip
+        super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
+        self.t = 0
+        self.trace: list[tuple[float, float]] = []  # k and phi of every step
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self.t += 1
+        o = self.param_groups[0]
+        K = 1 - o["betas"][0]
+        gain, ahead = filter_gain(K, self.t)
+        rows = []
+        for p in o["params"]:
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            if not state:
+                state["blocks"] = blocks(p, o)
+                state["start"] = p.clone()
+                state["initial"] = p.square().mean().sqrt().item()
+            size = tensor_size(p, state, o)
+            g, w = matrix(p.grad), matrix(p)
+            for block in state["blocks"]:
+                part = (slice(*block["rows"]), slice(*block["columns"]))
+                observe(block, g[part], gain, ahead, self.t, o)
+                s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
+                s = s + (o["eps"] * s.mean() + 1e-30)
+                rows.append((p, w[part], block, s, size, (size * s.sum()).item(), (size * (block["M"] ** 2 / s).sum()).item()))
+        budget, pull = sum(row[5] for row in rows), sum(row[6] for row in rows)
+        whole = self.length(budget, pull, K, o)
+        for p, w, block, s, size, b, c in rows:
+            k, length = whole if o["region"] == "global" else self.length(b, c, K, o)
+            d = turned(block["M"] / s, block, back=True)
+            tau = PER_LR * o["lr"]
+            if o["shrink"] and p.ndim > 1:
+                w.mul_(math.sqrt(max(1 - (tau * length) ** 2, 0.0)))
+            w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)
+
+    def length(self, budget: float, pull: float, K: float, o: dict[str, Any]) -> tuple[float, float]:
+        k = math.sqrt(budget / max(pull, 1e-300))
+        most = math.sqrt((2 - K) / K)
+        phi = min(max(1 - (k / most) ** 2, 0.0), 1.0)
+        self.trace.append((k, phi))
+        rule = o["rule"]
+        if rule == "plain":
+            return k, 1.0
+        k = min(k, most)
+        if rule == "cap":
+            return k, 1.0
+        if isinstance(rule, str) and rule.startswith("knee:"):
+            c = float(rule[5:])
+            return k, (phi + 1e-3) / (phi + 1e-3 + c) * (1 + c)
+        return k, max(phi, 0.01) ** float(rule)
+
+
+def filter_gain(K: float, t: int) -> tuple[float, float]:
+    """Gain at step t, and P- in units of the noise, of a filter whose steady gain is K."""
+    kappa = K * K / (1 - K)
+    P, ahead = 1.0, math.inf
+    for _ in range(min(t, 400) - 1):
+        ahead = P + kappa
+        P = ahead / (1 + ahead)
+    return P, ahead
+
+
+def tensor_size(p: Tensor, state: dict[str, Any], o: dict[str, Any]) -> float:
+    if o["size"] == "none":
+        return 0.05
+    if p.ndim < 2:
+        if o["vector"] == "travelled":
+            return max((p - state["start"]).square().mean().sqrt().item(), 0.1)
+        if o["vector"] == "both":
+            return max(p.square().mean().sqrt().item(), 0.1)
+        return float(o["vector"])
+    now = p.square().mean().sqrt().item() if o["size"] == "current" else state["initial"]
+    return max(now, o["least"] / math.sqrt(p.numel() / p.shape[0]))
+
+
+def matrix(x: Tensor) -> Tensor:
+    return x.view(x.shape[0], -1) if x.ndim >= 2 else x.view(1, -1)
+
+
+def blocks(p: Tensor, o: dict[str, Any]) -> list[dict[str, Any]]:
+    a, b = matrix(p).shape
+    turn = o["kronecker"] and p.ndim >= 2 and a <= o["tall"] * b
+    size, cut = o["block"], o["long"] == "cut"
+
+    def spans(n: int) -> list[tuple[int, int]]:
+        if n <= size or not cut or not turn:
+            return [(0, n)]
+        count = math.ceil(n / size)
+        return [(n * i // count, n * (i + 1) // count) for i in range(count)]
+
+    return [
+        {"rows": rows, "columns": columns, "sides": [
+            side for side, (i, j) in (("L", rows), ("R", columns)) if turn and 1 < j - i <= size
+        ]}
+        for rows in spans(a) for columns in spans(b)
+    ]  # fmt: skip
+
+
+def observe(block: dict[str, Any], g: Tensor, gain: float, ahead: float, t: int, o: dict[str, Any]) -> None:
+    if "M" not in block:
+        for side in block["sides"]:
+            product = g @ g.T if side == "L" else g.T @ g
+            Q = start_basis(product, o["start"])
+            block["Q" + side] = Q
+            block[side] = Q.T @ product @ Q
+        block["M"] = turned(g, block).clone()
+        block["r"] = block["M"].square()
+        return
+    e = turned(g, block) - block["M"]
+    beta = o["betas"][1]
+    if o["robust"]:
+        e = e / (1 + e.square() / (o["robust"] * block["r"] * (1 + ahead) + 1e-30)).sqrt()
+    block["r"].lerp_(e.square().div_(1 + ahead) if math.isfinite(ahead) else e.square(), (1 - beta) / (1 - beta**t))
+    due = t % o["refresh"] == 0 or t in (2, 5)
+    if t % o["factors"] == 0 or due:
+        b = o["beta_basis"] ** (o["factors"] if t > 10 else 1)
+        weight = (1 - b) / (1 - o["beta_basis"] ** t)
+        for side in block["sides"]:
+            block[side].lerp_(e @ e.T if side == "L" else e.T @ e, min(weight, 1.0))
+    block["M"].add_(e, alpha=gain)
+    if due:
+        for side in block["sides"]:
+            refresh(block, side)
+
+
+def start_basis(product: Tensor, start: str) -> Tensor:
+    """ "eigh" fails to converge on some float32 matrices of low rank; orthogonal iterations from the unit matrix do not."""
+    if start == "eigh":
+        return torch.linalg.eigh(product.double())[1].flip(1).to(product.dtype)
+    Q = torch.eye(len(product))
+    for _ in range(int(start)):
+        Q = Q[:, (Q.T @ product @ Q).diagonal().argsort(descending=True)]
+        Q = torch.linalg.qr(product @ Q / (product.diagonal().max() + 1e-30))[0]
+    return Q
+
+
+def refresh(block: dict[str, Any], side: str) -> None:
+    L, Q, dim = block[side], block["Q" + side], 0 if side == "L" else 1
+    order = L.diagonal().argsort(descending=True)
+    new = torch.linalg.qr(Q @ L[:, order])[0]
+    S = Q.T @ new
+    block["Q" + side] = new
+    block[side] = S.T @ L @ S
+    block["r"] = block["r"].index_select(dim, order)
+    block["M"] = S.T @ block["M"] if side == "L" else block["M"] @ S
+
+
+def turned(x: Tensor, block: dict[str, Any], back: bool = False) -> Tensor:
+    if "QL" in block:
+        x = (block["QL"] if back else block["QL"].T) @ x
+    if "QR" in block:
+        x = x @ (block["QR"].T if back else block["QR"])
+    return x
