@@ -1,15 +1,16 @@
-"""Do the defaults work? Train five problems with Arturo untouched and with tuned baselines.
+"""Do the defaults work? Train small problems of unlike kinds with AdaArturo untouched and with tuned baselines.
 
-    python experiments/defaults.py --problems all --optimizers adamw sgd arturo --seeds 3 --threads 1
+    python experiments/defaults.py --problems all --optimizers adamw adaarturo --seeds 3
 
-Search: every `--set` is one variant of Arturo, run in place of the untouched one,
+Search on validation data: every `--set` is one variant of the optimizers that are not baselines, in place of the untouched one,
 
-    python experiments/defaults.py --problems digits-cnn --optimizers arturo --set drift=0.03 --set drift=0.1 noise=2
+    python experiments/defaults.py --split validation --optimizers adaarturo --set block=64 --set block=256 --out search.jsonl
+    python experiments/defaults.py --split validation --optimizers variant --set rule=cap --set rule=0.5 --out search.jsonl
 
-Finished runs are kept in `--out` and not repeated; `--report` prints the tables without training. A run is known by its
-hyperparameters, so after a change of the algorithm, or of the formula behind a value of None, repeat it with `--again`.
-All optimizers share the schedule. The best learning rate of a baseline is chosen on the data it is reported on, which
-favours it. Needs the laboratory: `pip install -e '.[lab]'`.
+Finished runs are kept in `--out` and not repeated; several processes may share one file. `--report` prints the tables without
+training. A run is known by its hyperparameters, so after a change of the algorithm repeat it with `--again`. AdamW warms up over
+the first tenth of its steps, nobody else does; the schedule is the same for all. The best learning rate of a baseline is
+chosen on the data it is reported on, which favours it. Needs the laboratory: `pip install -e '.[lab]'`.
 """
 
 from __future__ import annotations
@@ -25,32 +26,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import variants
 from ledger import Cell, Ledger, Row, Variant, full_table, summary_table
-from problems import PROBLEMS, Problem, cross_entropy
+from problems import Problem, problems
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 from arturo.step import KL_PER_WEIGHT
 
+WARMUP = {"warmup": 0.1}  # a part of the steps
 GRIDS: dict[str, list[dict[str, Any]]] = {
-    "adamw": [{"lr": lr} for lr in (1e-3, 3e-4, 3e-3)],  # torch's default first: the summary names it
+    "adamw": [{"lr": lr, **WARMUP} for lr in (1e-3, 3e-3, 1e-2)],  # torch's default first: the summary names it
     "sgd": [{"lr": lr, "momentum": 0.9} for lr in (0.01, 0.03, 0.1)],
     "arturo": [{}],
+    "adaarturo": [{}],
+    "variant": [{}],
 }
+BASELINES = ("adamw", "sgd")
 Factor = Callable[[int], float]
 # How a step is computed, not what it computes: no part of a run's identity.
 IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable"}
 
 
+CLASSES: dict[str, Callable[..., Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "arturo": Arturo,
+    "adaarturo": AdaArturo,
+    "variant": variants.Variant,
+}
+
+
 def new_optimizer(name: str, parameters: Any, settings: dict[str, Any]) -> Optimizer:
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, **settings)
-    if name == "sgd":
-        return torch.optim.SGD(parameters, **settings)
-    return Arturo(parameters, **settings)
+    return CLASSES[name](parameters, **{key: value for key, value in settings.items() if key not in WARMUP})
 
 
 def variant(name: str, settings: dict[str, Any]) -> Variant:
@@ -64,20 +75,23 @@ def variant(name: str, settings: dict[str, Any]) -> Variant:
     }
     if "kl_bound" in hyperparameters and hyperparameters["kl_bound"] is None:
         hyperparameters["kl_bound"] = f"{KL_PER_WEIGHT:g} per weight"  # what None means may change: other runs
-    return Variant(name, settings, hyperparameters)
+    return Variant(name, settings, hyperparameters | {key: settings[key] for key in WARMUP if key in settings})
 
 
-def lr_factor(schedule: str, warmup: int, steps: int) -> Factor:
-    """Step -> factor on lr: linear over the `warmup` steps, times a cosine that ends at zero."""
+def lr_factor(schedule: str, warmup: float, steps: int) -> Factor:
+    """Step -> factor on lr: linear over the part `warmup` of the steps, times a cosine that ends at zero."""
+    rising = int(warmup * steps)
 
     def factor(step: int) -> float:
         cosine = 0.5 * (1 + math.cos(math.pi * step / steps)) if schedule == "cosine" else 1.0
-        return cosine * min(1.0, (step + 1) / (warmup + 1))
+        return cosine * min(1.0, (step + 1) / (rising + 1))
 
     return factor
 
 
-def train(problem: Problem, run: Variant, factor: Factor, seed: int, on_step: Callable[[], None]) -> Row:
+def train(
+    problem: Problem, run: Variant, factor: Factor, seed: int, on_step: Callable[[], None], loss_scale: float = 1.0
+) -> Row:
     """One run from start to evaluation; a loss that is not finite ends it at once."""
     model = problem.build(seed)
     optimizer = new_optimizer(run.optimizer, model.parameters(), run.settings)
@@ -85,17 +99,19 @@ def train(problem: Problem, run: Variant, factor: Factor, seed: int, on_step: Ca
     torch.manual_seed(seed)  # whatever the optimizer drew: dropout is the same for all
     losses: list[float] = []
     diverged_at = None
-    start, cpu_start = time.perf_counter(), time.process_time()
+    start, cpu_start, stepping = time.perf_counter(), time.process_time(), 0.0
     for step, (x, y) in zip(range(problem.steps), problem.batches(seed), strict=False):
-        loss = cross_entropy(model(x), y)
+        loss = problem.loss(model, x, y)
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             diverged_at = step
             losses.pop()
             break
         optimizer.zero_grad()
-        loss.backward()
+        (loss * loss_scale).backward()
+        before = time.perf_counter()
         optimizer.step()
+        stepping += time.perf_counter() - before
         scheduler.step()
         on_step()
     metrics = problem.evaluate(model)
@@ -106,6 +122,7 @@ def train(problem: Problem, run: Variant, factor: Factor, seed: int, on_step: Ca
         "diverged_at": diverged_at,
         "train_loss": tenths(losses),
         "seconds": round(time.perf_counter() - start, 2),
+        "step_seconds": round(stepping, 2),
         "cpu_seconds": round(time.process_time() - cpu_start, 2),
         "environment": {
             "torch": torch.__version__,
@@ -122,14 +139,15 @@ def tenths(losses: list[float]) -> list[float]:
     return [round(sum(part) / len(part), 5) for part in parts]
 
 
-def config_of(problem: Problem, run: Variant, schedule: str, warmup: int, seed: int) -> Row:
+def config_of(problem: Problem, run: Variant, arguments: argparse.Namespace, seed: int) -> Row:
     return {
         "problem": problem.name,
         "steps": problem.steps,
         "optimizer": run.optimizer,
         "hyperparameters": run.hyperparameters,
-        "schedule": schedule,
-        "warmup": warmup,
+        "split": arguments.split,
+        "schedule": arguments.schedule,
+        "loss_scale": arguments.loss_scale,
         "seed": seed,
     }
 
@@ -149,20 +167,23 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", default=["all"], choices=["all", *PROBLEMS], metavar="NAME")
-    parser.add_argument("--optimizers", nargs="+", default=list(GRIDS), choices=list(GRIDS))
-    parser.add_argument("--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", help="an Arturo variant")
+    every = problems("test")
+    parser.add_argument("--problems", nargs="+", default=["all"], choices=["all", *every], metavar="NAME")
+    parser.add_argument("--optimizers", nargs="+", default=["adamw", "adaarturo"], choices=list(GRIDS))
+    parser.add_argument("--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", help="a variant")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="run seeds 0 to N - 1")
     parser.add_argument("--schedule", choices=["cosine", "constant"], default="cosine")
-    parser.add_argument("--warmup", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="what to evaluate on")
+    parser.add_argument("--loss-scale", type=float, default=1.0, metavar="X", help="multiply the loss by X before backward()")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/defaults.jsonl"))
     parser.add_argument("--again", action="store_true", help="repeat finished runs; the newer line counts")
     parser.add_argument("--report", action="store_true", help="train nothing, print what there is")
     arguments = parser.parse_args()
-    arguments.problems = list(PROBLEMS) if "all" in arguments.problems else list(dict.fromkeys(arguments.problems))
+    arguments.problems = list(every) if "all" in arguments.problems else list(dict.fromkeys(arguments.problems))
     try:
-        grids = GRIDS | ({"arturo": [parse_settings(words) for words in arguments.set]} if arguments.set else {})
+        named = [parse_settings(words) for words in arguments.set]
+        grids = GRIDS | ({name: named for name in GRIDS if name not in BASELINES} if named else {})
         arguments.variants = [variant(name, settings) for name in arguments.optimizers for settings in grids[name]]
     except (TypeError, ValueError) as error:
         parser.error(str(error))
@@ -173,12 +194,12 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     ledger = Ledger(arguments.out)
-    cells = [(PROBLEMS[name], run) for name in arguments.problems for run in arguments.variants]
+    cells = [(problems(arguments.split)[name], run) for name in arguments.problems for run in arguments.variants]
     # Seeds outermost: an interrupted comparison has every variant on the same seeds.
     jobs = [(problem, run, seed) for seed in range(arguments.seeds) for problem, run in cells]
 
     def config(problem: Problem, run: Variant, seed: int) -> Row:
-        return config_of(problem, run, arguments.schedule, arguments.warmup, seed)
+        return config_of(problem, run, arguments, seed)
 
     if not arguments.report:
         done = {} if arguments.again else ledger.rows()
@@ -190,7 +211,9 @@ def main() -> None:
         found = [rows[key] for key in keys if key in rows]
         values = [row["metrics"][problem.metric] for row in found]
         table.setdefault(problem.name, []).append(Cell(run, problem.metric, values, found))
-    print(f"\nMean ± standard deviation over up to {arguments.seeds} seeds; schedule {arguments.schedule}.\n")
+    print(
+        f"\nMean ± standard deviation over up to {arguments.seeds} seeds; {arguments.split}, schedule {arguments.schedule}.\n"
+    )
     print(summary_table(table), full_table(table), sep="\n\n")
 
 
@@ -222,8 +245,9 @@ def run_all(
                 progress.advance(bar)
                 progress.advance(overall, share)
 
-            factor = lr_factor(arguments.schedule, arguments.warmup, problem.steps)
-            row = {"config": row_config, "settings": run.settings} | train(problem, run, factor, seed, on_step)
+            factor = lr_factor(arguments.schedule, run.settings.get("warmup", 0.0), problem.steps)
+            trained = train(problem, run, factor, seed, on_step, arguments.loss_scale)
+            row = {"config": row_config, "settings": run.settings} | trained
             ledger.append(row)
             progress.remove_task(bar)
             progress.console.print(f"{name}: {row['metrics']} in {row['seconds']:.0f} s", highlight=False)

@@ -93,18 +93,16 @@ def best(cells: Sequence[Cell]) -> Cell:
 
 
 def summary_table(table: dict[str, list[Cell]]) -> str:
-    """Per problem the default AdamW, the best of every grid, and each arturo variant."""
+    """Per problem the best of every baseline's grid, and each variant of the others."""
     columns: list[str] = []
     lines = []
     for problem, cells in table.items():
         row: dict[str, str] = {}
         for name in dict.fromkeys(cell.variant.optimizer for cell in cells):
             own = [cell for cell in cells if cell.variant.optimizer == name]
-            if name == "arturo":
-                row |= {f"arturo {cell.variant.label}": cell.text() for cell in own}
+            if name not in ("adamw", "sgd"):
+                row |= {f"{name} {cell.variant.label}": cell.text() for cell in own}
                 continue
-            if name == "adamw":
-                row["adamw lr=0.001 (default)"] = own[0].text()
             top = best(own)
             row[f"{name}, best lr"] = f"{top.text()} ({top.variant.label})" if top.values else "-"
         columns += [column for column in row if column not in columns]
@@ -142,7 +140,7 @@ def full_table(table: dict[str, list[Cell]]) -> str:
     return markdown(header, body)
 
 
-METRIC_NAMES = {"accuracy": "test accuracy, %", "loss": "validation loss, nats/byte"}
+METRIC_NAMES = {"accuracy": "accuracy, %", "loss": "loss"}
 
 
 def weights_of(cells: Sequence[Cell]) -> str:

@@ -25,9 +25,10 @@ def lab() -> Any:
         import ledger
         import networks
         import problems
+        import variants
     finally:
         sys.path.remove(str(EXPERIMENTS))
-    modules = (defaults, docstrings, ledger, networks, problems)
+    modules = (defaults, docstrings, ledger, networks, problems, variants)
     return SimpleNamespace(**{module.__name__: module for module in modules})
 
 
@@ -41,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 
 def short(lab: Any, name: str = "digits-mlp", steps: int = 40) -> Any:
-    return dataclasses.replace(lab.problems.PROBLEMS[name], steps=steps)
+    return dataclasses.replace(lab.problems.problems("test")[name], steps=steps)
 
 
 def test_runs_are_paired_and_repeatable(lab: Any) -> None:
@@ -71,14 +72,14 @@ def test_divergence_has_no_metric(lab: Any) -> None:
 def test_schedule(lab: Any) -> None:
     cosine = lab.defaults.lr_factor("cosine", 0, 100)
     assert (cosine(0), cosine(50), cosine(100)) == pytest.approx((1, 0.5, 0))
-    warm = lab.defaults.lr_factor("constant", 3, 100)
+    warm = lab.defaults.lr_factor("constant", 0.03, 100)
     assert [warm(step) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
 
 
 def test_finished_runs_are_not_repeated(
     lab: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lab.defaults, "PROBLEMS", {"digits-mlp": short(lab, steps=5)})
+    monkeypatch.setattr(lab.defaults, "problems", lambda split: {"digits-mlp": short(lab, steps=5)})
     out = tmp_path / "new" / "out.jsonl"
     command = ["defaults.py", "--problems", "all", "--optimizers", "adamw", "sgd", "--seeds", "2", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", [*command, "--report"])
