@@ -8,7 +8,7 @@ Search on validation data: every `--set` is one variant of the optimizers that a
     python experiments/defaults.py --split validation --optimizers variant --set rule=cap --set rule=0.5 --out search.jsonl
 
 Finished runs are kept in `--out` and not repeated; several processes may share one file. `--report` prints the tables without
-training. A run is known by its hyperparameters, so after a change of the algorithm repeat it with `--again`. AdamW warms up over
+training. A run is known by its hyperparameters, so after a change of the algorithm use `--again`. AdamW warms up over
 the first tenth of its steps, nobody else does; the schedule is the same for all. The best learning rate of a baseline is
 chosen on the data it is reported on, which favours it. Needs the laboratory: `pip install -e '.[lab]'`.
 """
