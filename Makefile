@@ -12,8 +12,8 @@ STAMP := $(VENV)/.arturo-installed
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(STAMP)  ## the demo: SGD, Adam, AdamW, arTuRO and arTuRO as published, on handwritten digits, 3 seeds, two at a time, some two minutes
-	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adam adamw arturo arturo-paper --seeds 3 --jobs 2
+run: $(STAMP)  ## the demo: SGD, AdamW, AdaArturo, arTuRO and arTuRO as published, on handwritten digits, 3 seeds, some two minutes
+	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adamw adaarturo arturo arturo-paper --seeds 3 --jobs 2
 
 test: $(STAMP)  ## all tests, on two workers of one thread each; a file stays with one of them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 25

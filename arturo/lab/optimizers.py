@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from arturo import PAPER, Arturo
+from arturo import PAPER, AdaArturo, Arturo
 from arturo.lab import curvature, tuned
 from arturo.lab.errors import ConfigError
 from arturo.lab.registry import Registry
@@ -128,6 +128,15 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             lambda: AdamW,
             {"lr": 1e-3, "weight_decay": 1e-2},
             tuned.ADAMW,
+        ),
+        "adaarturo": OptimizerEntry(
+            "AdaArturo", "ours, noise and geometry learned; lr 1e-3, nothing tuned anywhere", lambda: AdaArturo, {"lr": 1e-3}
+        ),
+        "adaarturo-diagonal": OptimizerEntry(
+            "AdaArturo (diagonal)",
+            "the same without matrix products; nothing tuned anywhere",
+            lambda: AdaArturo,
+            {"lr": 1e-3, "covariance": "diagonal"},
         ),
         "arturo": OptimizerEntry("arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, TUNED, milestone_factor=ROOT),
         "arturo-paper": OptimizerEntry(

@@ -78,6 +78,10 @@ def _adam(x: Mapping[str, float]) -> Settings:
     return {"lr": x["lr"], "betas": [1 - x["1-beta1"], beta2], "weight_decay": x["weight_decay"]}
 
 
+def _adaarturo(x: Mapping[str, float]) -> Settings:
+    return {"lr": x["lr"], "betas": [1 - x["1-beta1"], 0.999], "weight_decay": x["weight_decay"]}
+
+
 def _sgd(x: Mapping[str, float]) -> Settings:
     return {"lr": x["lr"], "momentum": 1 - x["1-momentum"], "weight_decay": x["weight_decay"]}
 
@@ -121,6 +125,14 @@ _PAPER_ARTURO = Space(
 )
 
 _MEMORY = "remembers 2 to 100 steps; 0.1 is the usual value"
+_ADAARTURO = Space(
+    (
+        Dimension("lr", 1e-4, 0.1, "as Adam's: the unit is the same"),
+        Dimension("1-beta1", 0.01, 0.5, _MEMORY),
+        _decay(1e-4, 1.0, "as AdamW's: times lr it is a share of the weight"),
+    ),
+    _adaarturo,
+)
 SPACES: dict[str, dict[str, Space]] = {
     "paper": {
         "sgd": _PAPER_SGD,
@@ -154,6 +166,8 @@ SPACES: dict[str, dict[str, Space]] = {
             ),
             _adam,
         ),
+        "adaarturo": _ADAARTURO,
+        "adaarturo-diagonal": _ADAARTURO,
         "arturo": Space(
             (
                 Dimension("lr", 0.05, 50.0, "the step factor: three decades around 1.6, which holds the default 1"),

@@ -39,7 +39,7 @@ def test_paper_spaces_hold_what_the_paper_found(optimizer: str) -> None:
 
 def test_fair_is_equal() -> None:
     spaces = SPACES["fair"]
-    assert set(spaces) == {"sgd", "adam", "adamw", "arturo"}
+    assert set(spaces) == {"sgd", "adam", "adamw", "adaarturo", "adaarturo-diagonal", "arturo"}
     for position in range(3):
         lengths = []
         for optimizer, found in spaces.items():
