@@ -86,7 +86,7 @@ def test_paper_protocol_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimizer": "ivon"}, r"^optimizer: ivon has no search space under --protocol fair; sgd, adam, adamw, arturo have"),
+        ({"optimizer": "ivon"}, r"^optimizer: ivon has no search space under --protocol fair; sgd, adam, adamw, adaarturo, adaarturo-diagonal, arturo have"),
         ({"optimizer": "adm"}, r"^optimizer: unknown name 'adm'"),
         ({"folds": 1}, r"^folds: must be an integer >= 2, got 1"),
         ({"seeds": 0}, r"^seeds: must be an integer >= 1, got 0"),
