@@ -1,12 +1,16 @@
 """The claims of docs/derivation-adaptive.md, each against a recursion, a simulation, autograd or numerical optimisation."""
 
+import ast
+import inspect
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from arturo import AdaArturo, adaptive_step, kronecker
+from arturo import AdaArturo, adaptive_step, kronecker, reference_adaptive
 from arturo.surrogates import learned
 
 GAINS = (0.0, 0.3, 0.5, 0.9, 0.95, 0.99, 0.999)
@@ -445,3 +449,51 @@ def test_the_diagonal_direction_is_that_of_adabelief():
     state = optimizer.state[p]
     ratio = (state["M"] / state["r"].sqrt()).numpy() / (m / np.sqrt(v))
     np.testing.assert_allclose(ratio, math.sqrt(b1), rtol=1e-6)
+
+
+# The pages themselves
+
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MODULES = {"learned": learned, "adaptive_step": adaptive_step, "kronecker": kronecker, "reference_adaptive": reference_adaptive}
+
+
+def table(heading):
+    """Cells of the table under a bold heading of notation.md's part on AdaArturo."""
+    text = (DOCS / "notation.md").read_text(encoding="utf-8").split("\n## AdaArturo\n")[1]
+    lines = text.split(f"**{heading}**")[1].split("\n\n")[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_notation_has_every_constant_with_its_value():
+    rows = {row[1].strip("`"): row[2] for row in table("Constants.")}
+    for name, value in rows.items():
+        module, constant = name.split(".")
+        wanted = getattr(MODULES[module], constant)
+        assert ast.literal_eval(value) == wanted, name
+    constants = {f"{m}.{name}" for m in MODULES if m != "reference_adaptive" for name in vars(MODULES[m]) if name.isupper()}
+    assert set(rows) == constants - {"adaptive_step.HALF"}  # of arturo.state: the half-precision dtypes
+
+
+def test_notation_has_every_argument_with_its_default():
+    signature = inspect.signature(AdaArturo).parameters
+    documented = {}
+    for row in table("Hyperparameters."):
+        names, values = ([x.strip(" `") for x in row[i].split(",")] for i in (2, 3))
+        documented |= {name: ast.literal_eval(value) for name, value in zip(names, values, strict=True)}
+    betas = documented.pop("betas[0]"), documented.pop("betas[1]")
+    assert {**documented, "betas": betas} == {
+        name: parameter.default for name, parameter in signature.items() if name not in ("params", "amsgrad")
+    }
+
+
+@pytest.mark.parametrize("page", ["derivation-adaptive.md", "notation.md", "design.md"])
+def test_functions_that_the_pages_name_exist(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    names = re.findall(r"`(learned|adaptive_step|kronecker|reference_adaptive)\.([\w.]+)", text)
+    names = [(module, name) for module, name in names if name != "py"]
+    assert page == "design.md" or len(names) > 20
+    for module, name in names:
+        target = MODULES[module]
+        for part in name.split("."):
+            target = getattr(target, part)
