@@ -54,7 +54,7 @@ class AdaArturo(Optimizer):
         >>> import torch, arturo
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Linear(2, 1)
-        >>> optimizer = arturo.AdaArturo(model.parameters(), lr=1e-2)
+        >>> optimizer = arturo.AdaArturo(model.parameters(), lr=3e-3)
         >>> x = torch.randn(64, 2)
         >>> y = x @ torch.tensor([[1.0], [-2.0]])
         >>> for _ in range(200):

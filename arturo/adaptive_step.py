@@ -128,12 +128,12 @@ def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None,
     # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
     at = region(rows, missing, info, shards, params)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
-    k, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
+    k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
     k = torch.where(at.skipped < at.entries, k, 0.0)  # where everything is missing nothing moves
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
     spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
     for row, sigma in zip(rows, at.sigma, strict=True):
-        move(row, sigma, k, spent)
+        move(row, sigma, k, spent, phi)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     eta = torch.where(k > 0, 1 / k, 0.0)
@@ -249,7 +249,7 @@ def least_size(p: Tensor) -> float:
     return VECTOR_SIZE if len(shape) < 2 else MATRIX_SIZE / math.sqrt(max(math.prod(shape[1:]), 1))
 
 
-def move(row: Row, sigma: Tensor, k: Tensor, spent: Tensor) -> None:
+def move(row: Row, sigma: Tensor, k: Tensor, spent: Tensor, phi: Tensor) -> None:
     """Decay, then the step. A matrix also gives way to the drift's anchor, see :func:`arturo.surrogates.learned.anchor`."""
     M, s, lr = row.state["M"], row.noise_scale(), _number(row.group["lr"], k)
     step = M / s
@@ -258,7 +258,7 @@ def move(row: Row, sigma: Tensor, k: Tensor, spent: Tensor) -> None:
         step = kronecker.from_tiles(kronecker.turn_back(tiles, row.state.get("Q_L"), row.state.get("Q_R")), row.mean.shape)
     keep = torch.where(k > 0, 1 - lr * row.group["weight_decay"], 1.0)
     if "start" not in row.state:
-        keep = keep * learned.anchor(PER_LR * lr, spent)
+        keep = keep * learned.anchor(PER_LR * lr, spent, phi, row.gain)
     device = row.mean.device
     row.mean.mul_(keep.to(device)).sub_(step.mul_((PER_LR * lr * sigma * k).to(device)))
     if row.mean.dtype != row.param.dtype:

@@ -15,7 +15,7 @@ where s^2 is the noise of the gradient along a column of Q, sigma the tensor's s
        which is the KL of what the optimum drifts in a step. phi is the part of the pull M^T Sigma M that noise does not
        explain. The solution is d = - Sigma M / eta; where noise alone would pull harder than M does, eta is the one of such
        noise;
-    5. pulls matrices in by what the step would make them grow.
+    5. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -193,7 +193,9 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     for x, _ in pairs:
         x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
         if not x.vector:
-            x.w = x.w * np.sqrt(max(1 - (x.options["per_lr"] * x.options["lr"]) ** 2 * spent, 0.0))
+            K = kalman_gain(x.options["betas"][0], x.step)
+            grown = (x.options["per_lr"] * x.options["lr"]) ** 2 * spent * (phi + (1 - phi) * (2 - K) / K)
+            x.w = x.w * np.sqrt(max(1 - grown, 0.0))
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d
     return Step(eta, kl, bound, pull >= noise, skipped)

@@ -25,7 +25,10 @@ class Variant(Optimizer):
         vector: size of 1-d tensors: a number, or "travelled" (their root mean square distance from the start, at least 0.1).
         block: sides longer than this are cut into blocks ("cut") or left unturned ("leave").
         tall: a matrix with more than this many rows per column is left on the diagonal (embeddings).
-        shrink: multiply matrices by sqrt(1 - (length tau)^2), the anchor of an Ornstein-Uhlenbeck drift.
+        shrink: multiply matrices by sqrt(1 - (length tau)^2), the anchor of an Ornstein-Uhlenbeck drift; "noise": times
+            (2 - K) / K for the part that is noise, whose filtered steps add up.
+        consistent: level of filtered noise K / (2 (1 - K)), in units of the r that a gradient without drift gives.
+        level: follow the noise's level of the last few steps, a number per block, with the gain of the filter.
         region: "global", one trust region over all tensors, or "tensor".
         noise: "learned", or "constant" (the paper's one r for all weights).
         size: "current", "initial", or "none" (every tensor 0.05).
@@ -35,8 +38,8 @@ class Variant(Optimizer):
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.87, 0.99), eps: float = 1e-3,
         weight_decay: float = 0.0, kronecker: bool = True, rule: Any = "cap", vector: Any = 0.1, block: int = 1200,
         long: str = "leave", tall: float = math.inf, refresh: int = 10, factors: int = 1, beta_basis: float = 0.97,
-        shrink: bool = False, region: str = "global", noise: str = "learned", size: str = "current", robust: float = 0.0,
-        least: float = 0.1, start: str = "1",
+        shrink: Any = False, consistent: bool = False, region: str = "global", noise: str = "learned", size: str = "current",
+        robust: float = 0.0, least: float = 0.1, start: str = "1", level: bool = False, exponent_floor: float = 0.01,
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
@@ -64,20 +67,29 @@ class Variant(Optimizer):
                 observe(block, g[part], gain, ahead, self.t, o)
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
                 s = s + (o["eps"] * s.mean() + 1e-30)
-                rows.append((p, w[part], block, s, size, (size * s.sum()).item(), (size * (block["M"] ** 2 / s).sum()).item()))
-        budget, pull = sum(row[5] for row in rows), sum(row[6] for row in rows)
-        whole = self.length(budget, pull, K, o)
-        for p, w, block, s, size, b, c in rows:
-            k, length = whole if o["region"] == "global" else self.length(b, c, K, o)
+                total = s.sum().item()
+                c = 1.0
+                if o["level"]:
+                    now = (block.pop("E2") / s).sum().item() / total * (1 - gain if self.t > 1 else 1.0)
+                    block["level"] = c = block.get("level", 1.0) + gain * (now - block.get("level", 1.0))
+                pulled = (size * (block["M"] ** 2 / s).sum()).item()
+                rows.append((p, w[part], block, s, size, size * total, pulled, size * total * c))
+        budget, pull, noise = (sum(row[i] for row in rows) for i in (5, 6, 7))
+        whole = self.length(budget, pull, noise, K, o)
+        for p, w, block, s, size, *sums in rows:
+            k, length = whole if o["region"] == "global" else self.length(*sums, K, o)
+            spent = k * k * pull / max(budget, 1e-300) if o["region"] == "global" else 1.0
             d = turned(block["M"] / s, block, back=True)
             tau = PER_LR * o["lr"]
             if o["shrink"] and p.ndim > 1:
-                w.mul_(math.sqrt(max(1 - (tau * length) ** 2, 0.0)))
+                phi = self.trace[-1][1]
+                grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
+                w.mul_(math.sqrt(max(1 - (tau * length) ** 2 * spent * grown, 0.0)))
             w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)
 
-    def length(self, budget: float, pull: float, K: float, o: dict[str, Any]) -> tuple[float, float]:
+    def length(self, budget: float, pull: float, noise: float, K: float, o: dict[str, Any]) -> tuple[float, float]:
         k = math.sqrt(budget / max(pull, 1e-300))
-        most = math.sqrt((2 - K) / K)
+        most = math.sqrt((2 * (1 - K) / K if o["consistent"] else (2 - K) / K) * budget / max(noise, 1e-300))
         phi = min(max(1 - (k / most) ** 2, 0.0), 1.0)
         self.trace.append((k, phi))
         rule = o["rule"]
@@ -89,7 +101,7 @@ class Variant(Optimizer):
         if isinstance(rule, str) and rule.startswith("knee:"):
             c = float(rule[5:])
             return k, (phi + 1e-3) / (phi + 1e-3 + c) * (1 + c)
-        return k, max(phi, 0.01) ** float(rule)
+        return k, max(phi, o["exponent_floor"]) ** float(rule)
 
 
 def filter_gain(K: float, t: int) -> tuple[float, float]:
@@ -147,8 +159,12 @@ def observe(block: dict[str, Any], g: Tensor, gain: float, ahead: float, t: int,
             block[side] = Q.T @ product @ Q
         block["M"] = turned(g, block).clone()
         block["r"] = block["M"].square()
+        if o["level"]:
+            block["E2"] = block["r"].clone()
         return
     e = turned(g, block) - block["M"]
+    if o["level"]:
+        block["E2"] = e.square()
     beta = o["betas"][1]
     if o["robust"]:
         e = e / (1 + e.square() / (o["robust"] * block["r"] * (1 + ahead) + 1e-30)).sqrt()

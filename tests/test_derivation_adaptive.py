@@ -202,7 +202,7 @@ def test_the_bound_is_the_kl_of_the_drift(problem):
 
 def test_reach_solves_the_trust_region(problem):
     """obj:itropt for a linear model: the Lagrangian's gradient vanishes at eta = 1 / k, and the bound is met."""
-    k, part = learned.reach(problem.B, problem.A, torch.zeros_like(problem.A), 0.25)
+    k, _, part = learned.reach(problem.B, problem.A, torch.zeros_like(problem.A), 0.25)
     assert part == 1
     d = problem.closed(k).requires_grad_()
     torch.testing.assert_close(problem.kl(d), problem.bound, rtol=1e-12, atol=0)
@@ -213,7 +213,7 @@ def test_reach_solves_the_trust_region(problem):
 
 def test_numerical_optimisation_ends_at_the_step_of_reach(problem):
     """L-BFGS over all d on the boundary of the region, without using the solution."""
-    k, _ = learned.reach(problem.B, problem.A, torch.zeros_like(problem.A), 0.25)
+    k, _, _ = learned.reach(problem.B, problem.A, torch.zeros_like(problem.A), 0.25)
     free = torch.randn(17, generator=torch.Generator().manual_seed(4), dtype=torch.float64).requires_grad_()
 
     def on_boundary():
@@ -263,7 +263,7 @@ def test_exact_variance_of_filtered_noise(b1):
 def test_a_step_never_spends_more_than_its_share(problem, ratio, exponent):
     """C_mu = phi^(2 gamma) bound A / max(A, N), ratio = N / A; with the cap k <= phi^gamma sqrt(B / N)."""
     N = problem.A * ratio
-    k, part = learned.reach(problem.B, problem.A, N, exponent)
+    k, _, part = learned.reach(problem.B, problem.A, N, exponent)
     phi = min(max(1 - ratio, learned.LEAST_SHARE), 1.0)
     assert part.item() == pytest.approx(phi ** (2 * exponent), rel=1e-12)
     kl = problem.kl(problem.closed(k))
@@ -277,7 +277,7 @@ def test_the_share_is_that_of_the_signal(signal):
     rng, v, n = np.random.default_rng(5), 0.7, 200_000
     means = signal * rng.choice([-1.0, 1.0], n)
     A = np.sum((means + rng.normal(scale=math.sqrt(v), size=n)) ** 2)
-    _, part = learned.reach(torch.tensor(1.0), torch.tensor(A), torch.tensor(n * v), 0.5)
+    _, _, part = learned.reach(torch.tensor(1.0), torch.tensor(A), torch.tensor(n * v), 0.5)
     assert part.item() == pytest.approx(max(signal**2 / (signal**2 + v), learned.LEAST_SHARE), abs=0.01)
 
 
@@ -296,21 +296,27 @@ def walk(tau, c, steps, keep, correlation=0.0, n=8192):
     return np.sqrt(np.mean(W**2)) / start
 
 
+def anchor(tau, c, phi, K):
+    tau, c, phi = (torch.tensor(x, dtype=torch.float64) for x in (tau, c, phi))
+    return learned.anchor(tau, c, phi, K).item()
+
+
 @pytest.mark.parametrize(("tau", "c"), [(0.02, 1.0), (0.06, 0.1), (0.3, 0.5)])
 def test_anchor_keeps_the_expected_square(tau, c):
-    keep = learned.anchor(torch.tensor(tau, dtype=torch.float64), torch.tensor(c, dtype=torch.float64)).item()
+    """Steps that know nothing of each other: the factor of an Ornstein-Uhlenbeck drift."""
+    keep = anchor(tau, c, 1.0, 0.1)
     assert keep**2 + tau**2 * c == pytest.approx(1.0, rel=1e-12)
     steps = int(0.8 / (tau**2 * c))
     assert walk(tau, c, steps, keep) == pytest.approx(1.0, abs=0.05)
     assert walk(tau, c, steps, 1.0) == pytest.approx((1 + tau**2 * c) ** (steps / 2), rel=0.05)  # about 1.5 without it
 
 
-def test_filtered_steps_grow_faster_than_the_anchor_shrinks():
+def test_anchor_balances_filtered_noise():
     """Steps that are noise filtered with gain K grow the square by 1 + tau^2 c (2 - K) / K each."""
     tau, c, K, steps = 0.02, 0.25, 0.1, 1000
-    plain, wider = (learned.anchor(torch.tensor(tau), torch.tensor(c * x)).item() for x in (1.0, (2 - K) / K))
-    assert walk(tau, c, steps, plain, 1 - K) == pytest.approx(math.exp(tau**2 * c * (1 - K) / K * steps), rel=0.08)
-    assert walk(tau, c, steps, wider, 1 - K) == pytest.approx(1.0, abs=0.08)
+    independent, filtered = (anchor(tau, c, phi, K) for phi in (1.0, 0.0))
+    assert walk(tau, c, steps, independent, 1 - K) == pytest.approx(math.exp(tau**2 * c * (1 - K) / K * steps), rel=0.08)
+    assert walk(tau, c, steps, filtered, 1 - K) == pytest.approx(1.0, abs=0.08)
 
 
 # 9. The Kronecker basis

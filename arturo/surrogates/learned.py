@@ -92,8 +92,8 @@ def innovation_share(gain: Any, t: Any) -> Any:
     return 1.0 if t == 1 else max(1 - gain, LEAST_NOISE)
 
 
-def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    r"""How far to go: ``k`` of :math:`\Delta = -\tau\sigma k M / s`, and the part of the drift's KL that the step may spend.
+def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""How far to go: ``k`` of :math:`\Delta = -\tau\sigma k M / s`, the share phi, and the part of the drift's KL to spend.
 
     With :math:`B = \sum\sigma s`, :math:`A = \sum\sigma M^2 / s` and :math:`N = \sum\sigma s\,K / (2 - K)` over all weights,
     the step's KL is :math:`\tfrac12\tau k^2 A`, and that of one step of the drift is :math:`\tfrac12\tau B`.
@@ -109,26 +109,30 @@ def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Ten
     Example:
         >>> four, one, none = (torch.tensor(x) for x in (4.0, 1.0, 0.0))
         >>> reach(four, one, none, 0.5)
-        (tensor(2.), tensor(1.))
+        (tensor(2.), tensor(1.), tensor(1.))
         >>> reach(four, one, torch.tensor(0.75), 0.5)  # three quarters of the pull are noise: half the length
-        (tensor(1.), tensor(0.2500))
+        (tensor(1.), tensor(0.2500), tensor(0.2500))
         >>> reach(none, none, none, 0.5)[0]  # nothing pulls
         tensor(0.)
     """
     phi = torch.where(A > 0, 1 - N / A, 0.0).clamp(LEAST_SHARE, 1.0)
     part = phi ** (2 * exponent)
-    return torch.where(A > 0, (part * B / torch.maximum(A, N)).sqrt(), 0.0), part
+    return torch.where(A > 0, (part * B / torch.maximum(A, N)).sqrt(), 0.0), phi, part
 
 
-def anchor(tau: Tensor, spent: Tensor) -> Tensor:
-    r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c}`, c the part of the drift's KL that it spent.
+def anchor(tau: Tensor, spent: Tensor, phi: Tensor, gain: Any) -> Tensor:
+    r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
 
     An optimum that wanders as a plain random walk has no size: steps relative to the weights' size would make them grow without
-    bound, by a factor of :math:`\sqrt{1 + \tau^2 c}` each. An Ornstein-Uhlenbeck drift of stationary variance
-    :math:`\sigma^2` pulls the mean in by just as much.
+    bound. An Ornstein-Uhlenbeck drift of stationary variance :math:`\sigma^2` pulls the mean in by as much as it spreads,
+    :math:`\sqrt{1 - \tau^2 c}` where a step spends the part c of the drift's KL. That balances steps that know nothing of each
+    other. Steps along filtered noise do, they add up over the filter's memory, and the weights' square grows by
+    :math:`\tau^2 c (2 - K) / K` per step: that much the share of noise is pulled in.
 
     Example:
-        >>> anchor(torch.tensor(0.6), torch.tensor(1.0))
-        tensor(0.8000)
+        >>> signal, noise = torch.tensor(1.0), torch.tensor(0.0)
+        >>> anchor(torch.tensor(0.6), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.1), torch.tensor(1.0), noise, 0.1)
+        (tensor(0.8000), tensor(0.9000))
     """
-    return (1 - tau * tau * spent).clamp(min=0).sqrt()
+    grown: Tensor = tau * tau * spent * (phi + (1 - phi) / noise_level(gain))
+    return (1 - grown).clamp(min=0).sqrt()
