@@ -1,0 +1,94 @@
+"""Both optimizers in plain torch, a page each: the idea and nothing else. For training use the real ones.
+
+No groups, no half precision, no missing gradients, no tiles: one basis per matrix. Where those do not matter the real ones take
+the same steps (``tests/test_minimal.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class MinimalAdaArturo(Optimizer):
+    """A Gaussian over the weights in a Kronecker basis, its noise learned, one trust region: :class:`arturo.AdaArturo`.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(2, 2))
+        >>> optimizer = MinimalAdaArturo([w], lr=1e-3)
+        >>> w.square().sum().backward()
+        >>> optimizer.step()
+        >>> bool((w < 1).all())
+        True
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas})
+        self.t = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self.t += 1
+        group = self.param_groups[0]
+        b1, b2 = group["betas"]
+        tau = 20 * group["lr"]  # drift of the optimum per step, relative to a tensor's size
+        K = (1 - b1) * (1 + b1 ** (2 * self.t - 1)) / (1 - b1 ** (2 * self.t))  # Kalman gain
+        B = A = N = 0.0
+        rows = []
+        for i, p in enumerate(group["params"]):
+            state = self.state[p]
+            G = p.grad.reshape(len(p), -1) if p.dim() > 1 else p.grad
+            if not state:
+                n, m = G.shape if p.dim() > 1 else (0, 0)
+                state.update(M=torch.zeros_like(G), r=torch.zeros_like(G), start=p.clone())
+                state.update(L=G.new_zeros(n, n), R=G.new_zeros(m, m))
+            if p.dim() > 1:
+                self.refresh(state, G, i)
+            E = turned(G, state) - state["M"]  # innovation, in the basis
+            state["M"] += K * E
+            noise = E.square() * (1 if self.t == 1 else 1 - K)
+            state["r"].lerp_(noise, (1 - b2) / (1 - b2**self.t))
+            if p.dim() > 1:
+                weight = (1 - 0.97) / (1 - 0.97**self.t)
+                state["L"].lerp_(E @ E.T, weight)
+                state["R"].lerp_(E.T @ E, weight)
+            s = torch.maximum(state["r"], (1e-5 * state["M"]).square()).sqrt() + 1e-30
+            s = s + 1e-3 * s.mean() if p.dim() > 1 else s
+            size, least = (p, 0.1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
+            sigma = max(size.square().mean().sqrt().item(), least)
+            B += sigma * s.sum().item()  # KL of one step of the drift, times 2 / tau
+            A += sigma * (state["M"].square() / s).sum().item()  # pull of the filtered gradient
+            N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
+            rows.append((p, state, state["M"] / s, sigma))
+        phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
+        k = phi**0.25 * math.sqrt(B / max(A, N))  # the step spends phi^(1/2) of the drift's KL, or less
+        keep = math.sqrt(max(1 - tau**2 * k**2 * A / B * (phi + (1 - phi) * (2 - K) / K), 0.0))
+        for p, state, step, sigma in rows:
+            p.mul_(keep if p.dim() > 1 else 1.0).sub_(tau * sigma * k * turned_back(step, state).view_as(p))
+
+    def refresh(self, state: dict[str, Tensor], G: Tensor, i: int) -> None:
+        """Eigenvectors of the factors: at first exactly, then by orthogonal iterations."""
+        for factor, basis, product in (("L", "Q_L", G @ G.T), ("R", "Q_R", G.T @ G)):
+            if self.t == 1:
+                state[basis] = torch.linalg.eigh(product.double())[1].flip(1).to(G.dtype)
+            elif self.t in (2, 5) or (self.t >= 10 and (self.t + i) % 10 == 0):
+                Q, L = state[basis], state[factor]  # L is kept in the basis: Q^T L Q
+                order = L.diagonal().argsort(descending=True)
+                state[basis] = torch.linalg.qr(Q @ L[:, order])[0]
+                S = Q.T @ state[basis]
+                state[factor] = S.T @ L @ S
+                state["M"] = S.T @ state["M"] if factor == "L" else state["M"] @ S
+                state["r"] = state["r"][order] if factor == "L" else state["r"][:, order]
+
+
+def turned(x: Tensor, state: dict[str, Tensor]) -> Tensor:
+    return x if x.dim() < 2 else state["Q_L"].T @ x @ state["Q_R"]
+
+
+def turned_back(x: Tensor, state: dict[str, Tensor]) -> Tensor:
+    return x if x.dim() < 2 else state["Q_L"] @ x @ state["Q_R"].T
