@@ -15,7 +15,7 @@ from torch import Tensor
 from arturo import dual
 from arturo.kernels import Kernel
 from arturo.sharding import Shards
-from arturo.step import SMALLEST_SHARE, Slot, bounds
+from arturo.step import Slot, bounds
 from arturo.trust_region import Scalar, constraint
 
 
@@ -43,11 +43,9 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
 
     batches, size = [], torch.zeros((), device=device, dtype=dtype)
     for slot, lr, e, n in zip(live, lrs, each, sizes, strict=True):
-        share = e / bound
-        share = torch.where(share >= SMALLEST_SHARE, share, 0.0)
-        kernel = kernel_of(slot)
+        kernel, factor = kernel_of(slot), torch.sqrt(e / bound)  # f_g: half the lr is half the step
         for batch, counted in slot.batches(lr, e, slot.step):
-            batches.append((kernel, kernel.prepare(batch), share, batch.alive, counted))
+            batches.append((kernel, kernel.prepare(batch), factor, batch.alive, counted))
         size = size + n * (lr > 0)
 
     missing = torch.zeros((), device=device, dtype=dtype)
@@ -59,13 +57,13 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if limit is not None:
             w = torch.where(limit, 1.0, w)
         tables: list[Tensor] = []
-        for kernel, batch, share, alive, counted in batches:
-            s_w, eta_w = _units(share, eta, w, limit)
+        s_w, eta_w = _units(eta, w, limit)
+        for kernel, batch, _, alive, counted in batches:
             rows = (kernel.observe if observe else kernel.probe)(batch, s_w, eta_w)
             if not counted:
                 continue
             table = rows.to(device)
-            tables.append(share * table[:, :3])
+            tables.append(table[:, :3] if alive is None else torch.where(alive, table[:, :3], 0.0))
             if observe:
                 count = table[:, 3].sum()
                 missing = missing + (count if alive is None else count * alive)
@@ -73,7 +71,7 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if shards is not None:
             sums = shards.total(torch.cat([sums, missing.unsqueeze(0)]) if observe else sums)
             missing = sums[3] if observe else missing
-        C, dC, _ = constraint(torch.ones_like(w), w, sums[0], sums[1], sums[2])
+        C, dC, _ = constraint(w, sums[0], sums[1], sums[2])
         return C, dC
 
     scale = torch.ones_like(bound)
@@ -94,10 +92,11 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     moving = (largest > 0) & (missing < size) & C.isfinite()
     parts: list[Tensor] = []
     w = eta.clamp(min=1)
-    for kernel, batch, share, alive, counted in batches:
-        rows = kernel.move(batch, *_units(share, eta, w, None), scale, moving if alive is None else moving & alive)
+    for kernel, batch, factor, alive, counted in batches:
+        rows = kernel.move(batch, *_units(eta, w, None), scale * factor, moving if alive is None else moving & alive)
         if counted:
-            parts.append(share * rows.to(device))
+            rows = rows.to(device) if alive is None else torch.where(alive, rows.to(device), 0.0)
+            parts.append(factor * factor * rows)
     for slot, lr in zip(live, lrs, strict=True):
         moves = moving & (lr > 0) if isinstance(lr, Tensor) else moving
         for step, state in zip(slot.step, slot.eta, strict=True):
@@ -152,7 +151,8 @@ def _lr(lr: Scalar, device: torch.device, dtype: torch.dtype) -> Scalar:
     return torch.where(lr > 0, lr, 0.0)
 
 
-def _units(share: Tensor, eta: Tensor, w: Tensor, limit: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``s_w, eta_w`` of :mod:`arturo.trust_region`; (0, 1) in the limit and for a group that does not move."""
-    still = share == 0 if limit is None else (share == 0) | limit
-    return torch.where(still, 0.0, share / w), torch.where(still, 1.0, eta / w)
+def _units(eta: Tensor, w: Tensor, limit: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``s_w, eta_w`` of :mod:`arturo.trust_region`; (0, 1) in the limit."""
+    if limit is None:
+        return 1 / w, eta / w
+    return torch.where(limit, 0.0, 1 / w), torch.where(limit, 1.0, eta / w)

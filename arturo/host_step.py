@@ -13,7 +13,7 @@ import torch
 from arturo import dual
 from arturo.kernels import Kernel, native
 from arturo.sharding import Shards
-from arturo.step import SMALLEST_SHARE, Slot, StepInfo, bounds
+from arturo.step import Slot, StepInfo, bounds
 from arturo.trust_region import Scalar, constraint
 
 
@@ -36,30 +36,28 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], shards: Sh
 
     batches = []
     for slot, lr, e, taken, _ in live:
-        share = e / bound if e / bound >= SMALLEST_SHARE else 0.0
-        kernel = kernel_of(slot)
-        batches += [(kernel, kernel.prepare(batch), share, counted) for batch, counted in slot.batches(lr, e, taken)]
+        kernel, factor = kernel_of(slot), math.sqrt(e / bound)  # f_g: half the lr is half the step
+        batches += [(kernel, kernel.prepare(batch), factor, counted) for batch, counted in slot.batches(lr, e, taken)]
 
     missing = 0
 
     def evaluate(eta: float, name: str = "probe") -> dual.Evaluation:
         nonlocal missing
-        rows, shares, w = [], [], max(1.0, eta)
-        for kernel, batch, share, counted in batches:
-            s_w, eta_w = (0.0, 1.0) if share == 0 or math.isinf(eta) else (share / w, eta / w)
+        rows, w = [], max(1.0, eta)
+        s_w, eta_w = (0.0, 1.0) if math.isinf(eta) else (1 / w, eta / w)
+        for kernel, batch, _, counted in batches:
             found = getattr(kernel, name)(batch, s_w, eta_w)
             if counted:
                 rows.append(found)
-                shares += [share] * len(found)
         table = torch.cat(rows).tolist() if rows else []
-        sums = [math.fsum(s * row[i] for s, row in zip(shares, table, strict=True)) for i in range(3)]
+        sums = [math.fsum(row[i] for row in table) for i in range(3)]
         if name == "observe":
             sums.append(sum(row[3] for row in table))
         if shards is not None:
             sums = shards.totals(sums)
         s_0, s_1, s_2, *counts = sums
         missing = int(counts[0]) if counts else missing
-        C, dC, ddC = constraint(1.0, 1.0 if math.isinf(eta) else w, s_0, s_1, s_2)
+        C, dC, ddC = constraint(1.0 if math.isinf(eta) else w, s_0, s_1, s_2)
         return dual.Evaluation(eta, C, dC, ddC)
 
     first_eta = dual.first_trial(rule, previous, fixed)
@@ -69,10 +67,9 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], shards: Sh
     solution = dual.solve(rule, previous, fixed, at, bound, evaluate)
 
     eta, kl, w = solution.eta, [], max(1.0, solution.eta)
-    for kernel, batch, share, counted in batches:
-        s_w, eta_w = (0.0, 1.0) if share == 0 else (share / w, eta / w)
-        rows = kernel.move(batch, s_w, eta_w, 1.0).tolist()
-        kl += [share * s_0 / (2 * w * w) for s_0 in rows if counted]
+    for kernel, batch, factor, counted in batches:
+        rows = kernel.move(batch, 1 / w, eta / w, factor).tolist()
+        kl += [factor * factor * s_0 / (2 * w * w) for s_0 in rows if counted]
     for slot, *_ in live:
         if slot.step:
             native.count(slot.step, slot.eta, eta)

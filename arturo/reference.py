@@ -154,7 +154,7 @@ def kl_covariance(Sigma: Array, prec: Array) -> float:
 
 
 class Quadratic(NamedTuple):
-    """The terms of the Lagrangian over the mean for one parameter; `scale` is s_g (see `constraint`)."""
+    """The terms of the Lagrangian over the mean for one parameter; its group moves by `factor` times the step (`kl_taken`)."""
 
     mu: Array
     prec: Array
@@ -162,20 +162,31 @@ class Quadratic(NamedTuple):
     b: Array
     rho: float
     lam: float
-    scale: float = 1.0
+    factor: float = 1.0
 
     def step(self, eta: float) -> Array:
-        """d(eta). A scaled constraint C_mu / s multiplies eta by 1 / s."""
-        return primal_step(eta / self.scale, self.mu, self.prec, self.A, self.b, self.rho, self.lam)
+        """u(eta), before the group's factor."""
+        return primal_step(eta, self.mu, self.prec, self.A, self.b, self.rho, self.lam)
 
 
 def constraint(eta: float, problem: Sequence[Quadratic]) -> float:
-    """C(eta) = sum_g C_mu,g(eta) / s_g, the left side of the constraint C <= B; with one group the paper's C_mu.
+    """C(eta), the left side of the constraint C <= B: the paper's C_mu over all groups alike, whatever their bounds.
 
-    Group g has the bound e_g; with B = max e_g and s_g = e_g / B, C <= B says sum_g C_mu,g / e_g <= 1. Per weight, with
-    num = (a + rho lambda) mu + b, it is 1/2 s prec num^2 / (s (a + rho lambda) + eta prec)^2.
+    Per weight, with num = (a + rho lambda) mu + b, it is 1/2 prec num^2 / (a + rho lambda + eta prec)^2.
     """
-    return sum(kl_mean(p.step(eta), p.prec) / p.scale for p in problem)
+    return sum(kl_mean(p.step(eta), p.prec) for p in problem)
+
+
+def kl_taken(eta: float, problem: Sequence[Quadratic]) -> float:
+    """The KL of the step that is taken: group g, of bound e_g, moves by f_g u with f_g = sqrt(e_g / B), B = max e_g.
+
+    So half the lr is half the step, alone or beside others, and sum_g f_g^2 C_g <= C <= B.
+
+    >>> half = Quadratic(np.array([1.0]), np.eye(1), np.eye(1), np.zeros(1), rho=0.0, lam=0.0, factor=0.5)  # u = 1 / (1 + eta)
+    >>> constraint(1.0, [half]), kl_taken(1.0, [half])
+    (0.125, 0.03125)
+    """
+    return sum(kl_mean(p.factor * p.step(eta), p.prec) for p in problem)
 
 
 def dual_derivative(eta: float, problem: Sequence[Quadratic], bound: float) -> float:
@@ -237,7 +248,7 @@ class ReferenceStep(NamedTuple):
     """What a step did. A step in which nothing moves reports the kept eta, kl = 0, evaluations = 0, active = False."""
 
     eta: float  # the multiplier used
-    kl: float  # C(eta), in nats
+    kl: float  # of the step taken, in nats
     bound: float  # B, in nats
     evaluations: int  # how often C was evaluated, the one for `kl` included
     active: bool  # eta > 0: the trust region cut the step short
@@ -320,7 +331,7 @@ def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, 
     raised = a if floor is None else np.maximum(a, floor)
     b = b + (a - raised) * mu
     prec, A = state["prec"].reshape(-1, 1, 1), raised.reshape(-1, 1, 1)
-    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, _bound(group) / bound)
+    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, float(np.sqrt(_bound(group) / bound)))
 
 
 class ReferenceArturo:
@@ -410,15 +421,15 @@ class ReferenceArturo:
 
         eta = self.eta if eta is None else eta
         if eta is None and self.dual == "newton":
-            poles = [-p.scale * (p.A + p.rho * p.lam) / p.prec for p in problem if p.mu.size]
+            poles = [-(p.A + p.rho * p.lam) / p.prec for p in problem if p.mu.size]
             eta = solve_dual(derivative, pole=max(float(x.max()) for x in poles))
         elif eta is None:
             eta = bisection(derivative, bound, previous)
-        kl = constraint(eta, problem)
+        kl = kl_taken(eta, problem)
 
         # Move.
         for (group, state, mean, *_), p in zip(taking, problem, strict=True):
-            mean[...] = (p.mu - p.step(eta)).reshape(mean.shape)
+            mean[...] = (p.mu - p.factor * p.step(eta)).reshape(mean.shape)
             Sigma = primal_covariance(p.prec, p.A, p.rho, p.lam, group["covariance_weight"])
             state.update(prec=_inverse(Sigma).reshape(mean.shape), eta=eta, step=state["step"] + 1)
         return ReferenceStep(eta, kl, bound, evaluations + 1, eta > 0, skipped)

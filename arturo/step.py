@@ -15,7 +15,6 @@ from arturo.sharding import Piece
 from arturo.trust_region import Scalar
 
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
-SMALLEST_SHARE = 1e-30  # a group whose bound is smaller than this part of the largest one observes and does not move
 
 
 class StepInfo(NamedTuple):
@@ -23,9 +22,8 @@ class StepInfo(NamedTuple):
 
     Attributes:
         eta: multiplier of the constraint; 0 when the surrogate's optimum lies inside the region.
-        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. Where groups have unlike bounds each group's part
-            counts in units of its own bound, so that ``kl <= bound`` is the one constraint there is. The covariance's part
-            is penalised, not bounded, and not included.
+        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. It equals the bound when active; where a group has a
+            smaller lr or kl_bound than another, it is less. The covariance's part is penalised, not bounded, and not included.
         bound: ``kl_bound * lr ** 2``, the largest over the groups, in nats. 0 when nothing took part in the step.
         evaluations: evaluations of the constraint; passes over memory = evaluations + 1.
         active: whether the bound held the step back.

@@ -1,4 +1,4 @@
-"""The dual's solvers on curves C(eta) = 1/2 sum s prec num^2 / (s A + eta prec)^2 of random problems."""
+"""The dual's solvers on curves C(eta) = 1/2 sum prec num^2 / (A + eta prec)^2 of random problems."""
 
 import math
 
@@ -16,19 +16,18 @@ class Curve:
 
     def __init__(self, seed: int, spread: float, n: int = 50) -> None:
         random = np.random.default_rng(seed)
-        self.num, self.A, self.prec, share = (10 ** (spread * random.standard_normal(n)) for _ in range(4))
-        self.share = np.minimum(share, 1.0)
+        self.num, self.A, self.prec = (10 ** (spread * random.standard_normal(n)) for _ in range(3))
         self.count = 0
 
     def __call__(self, eta: float) -> dual.Evaluation:
         self.count += 1
-        s, prec = self.share, self.prec
+        prec = self.prec
         if math.isinf(eta):
-            return dual.Evaluation(eta, float(0.5 * np.sum(s * self.num**2 / prec)), 0.0, 0.0)
-        den = s * self.A + eta * prec
-        C = 0.5 * np.sum(s * prec * self.num**2 / den**2)
-        dC = -np.sum(s * prec**2 * self.num**2 / den**3)
-        ddC = 3 * np.sum(s * prec**3 * self.num**2 / den**4)
+            return dual.Evaluation(eta, float(0.5 * np.sum(self.num**2 / prec)), 0.0, 0.0)
+        den = self.A + eta * prec
+        C = 0.5 * np.sum(prec * self.num**2 / den**2)
+        dC = -np.sum(prec**2 * self.num**2 / den**3)
+        ddC = 3 * np.sum(prec**3 * self.num**2 / den**4)
         return dual.Evaluation(eta, float(C), float(dC), float(ddC))
 
 

@@ -403,7 +403,7 @@ def test_a_plain_list_is_one_group_and_its_arrays_are_copied():
 
 
 def test_groups_with_different_bounds_share_one_region():
-    """sum_g C_g / e_g = 1, and the step is stationary for the sum of the models under that constraint."""
+    """Each group's step over f_g = sqrt(e_g / B) is stationary for the sum of the models on C = B, all groups alike."""
     rng = np.random.default_rng(11)
     means = [rng.normal(size=3), rng.normal(size=4)]
     grads = [rng.normal(size=3), rng.normal(size=4)]
@@ -417,13 +417,14 @@ def test_groups_with_different_bounds_share_one_region():
     assert info.bound == pytest.approx(e.max(), rel=1e-15)
     moved = [group["params"][0] for group in opt.groups]
     C = np.array([0.5 * p * np.sum((new - m) ** 2) for p, new, m in zip(precs, moved, means, strict=True)])
-    assert np.sum(C / e) == pytest.approx(1.0, rel=1e-10)
-    assert np.sum(C / e) * info.bound == pytest.approx(info.kl, rel=1e-12)
+    assert np.sum(C * e.max() / e) == pytest.approx(info.bound, rel=1e-10)
+    assert np.sum(C) == pytest.approx(info.kl, rel=1e-12) and info.kl < 0.95 * info.bound
     for i, new in enumerate(moved):
+        new = means[i] + (new - means[i]) / np.sqrt(e[i] / e.max())
         theta, a, b = tensor(new).requires_grad_(), tensor(opt.state[i][0]["a"]), tensor(opt.state[i][0]["b"])
         rho = opt.groups[i]["prior_weight"]
         model = (0.5 * (a + rho * 0.0015) * theta**2 + b * theta).sum()
-        region = 0.5 * precs[i] * ((theta - tensor(means[i])) ** 2).sum() * e.max() / e[i]
+        region = 0.5 * precs[i] * ((theta - tensor(means[i])) ** 2).sum()
         (slope,) = torch.autograd.grad(model + info.eta * region, theta)
         assert slope.abs().max() < 1e-12 * info.eta + 1e-13
 
@@ -435,6 +436,20 @@ def test_step_length_is_proportional_to_lr():
         opt.step([np.array([1.0, -2.0, 0.5])])
         lengths.append(np.linalg.norm(flat(opt) - 1))
     assert lengths[0] / lengths[1] == pytest.approx(10, rel=1e-2)
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.5, 0.1])
+def test_a_group_at_a_part_of_the_lr_takes_that_part_of_the_step(lr):
+    """Beside a group at lr = 1, to rounding: the multiplier is that of equal groups."""
+    start, g = np.array([1.0, -2.0, 0.5]), np.array([1.0, -2.0, 0.5])
+    steps = []
+    for factor in (1.0, lr):
+        opt = ReferenceArturo([{"params": [start]}, {"params": [start], "lr": factor}], **HYPER)
+        info = opt.step([[g], [g]])
+        assert info.active
+        steps.append([group["params"][0] - start for group in opt.groups])
+    np.testing.assert_allclose(steps[1][0], steps[0][0], rtol=1e-12)
+    np.testing.assert_allclose(steps[1][1], lr * steps[0][1], rtol=1e-12)
 
 
 def test_default_start():
