@@ -44,7 +44,7 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     batches, size = [], torch.zeros((), device=device, dtype=dtype)
     for slot, lr, e, n in zip(live, lrs, each, sizes, strict=True):
         kernel, factor = kernel_of(slot), torch.sqrt(e / bound)  # f_g: half the lr is half the step
-        for batch, counted in slot.batches(lr, e, slot.step):
+        for batch, counted in slot.batches(lr, slot.step):
             batches.append((kernel, kernel.prepare(batch), factor, batch.alive, counted))
         size = size + n * (lr > 0)
 

@@ -37,7 +37,7 @@ def host_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], shards: Sh
     batches = []
     for slot, lr, e, taken, _ in live:
         kernel, factor = kernel_of(slot), math.sqrt(e / bound)  # f_g: half the lr is half the step
-        batches += [(kernel, kernel.prepare(batch), factor, counted) for batch, counted in slot.batches(lr, e, taken)]
+        batches += [(kernel, kernel.prepare(batch), factor, counted) for batch, counted in slot.batches(lr, taken)]
 
     missing = 0
 

@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import checkpoint, hyperparameters, sampling, sharding
+from arturo.advice import Advice
 from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
@@ -52,7 +53,8 @@ class Arturo(Optimizer):
         covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.
         noise: r, variance of a gradient entry around the model, in squared gradient units.
         drift: q, variance by which the model may change per step. The filter averages over some sqrt(noise / drift) steps.
-        weight_decay: the mean is multiplied by ``1 - kl_bound * lr**2 * weight_decay`` before the step.
+        weight_decay: the mean is multiplied by ``1 - 1e-3 * lr * weight_decay`` before the step, at lr = 1 as by AdamW at its
+            default lr; with a ``kl_bound`` by ``1 - kl_bound * lr**2 * weight_decay``, as published.
         initial_curvature: a_0.
         initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
         initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
@@ -161,6 +163,7 @@ class Arturo(Optimizer):
         super().__init__(params, hyperparameters.plain(defaults))
         self._info: Tensor | None = None
         self._warned_missing = False
+        self._advice = Advice()
 
     @property
     def last_step(self) -> StepInfo:
@@ -276,6 +279,8 @@ class Arturo(Optimizer):
                 return loss
             self._make_info(self.param_groups[0]["params"][0].device)
         assert self._info is not None
+        if not torch.compiler.is_compiling():
+            self._advice.before_step(self.param_groups, readable=not on_device)
         diagonals.attach(slots, self._diagonals)
         slots = [slot.as_vectors() for slot in slots]
         if on_device:
@@ -402,6 +407,7 @@ class Arturo(Optimizer):
         self.__dict__.setdefault("_info", None)
         self.__dict__.setdefault("_diagonals", {})
         self.__dict__.setdefault("_warned_missing", False)
+        self.__dict__.setdefault("_advice", Advice())
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

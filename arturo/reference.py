@@ -260,14 +260,19 @@ def _nested(values: Sequence[Any]) -> Sequence[Any]:
     return values if values and isinstance(values[0], (list, tuple)) else [values]
 
 
-def _bound(group: Mapping[str, Any]) -> float:
-    """e_g = epsilon lr^2: the step length is proportional to lr."""
-    return float(group["kl_bound"] * group["lr"] ** 2)
+def _bound(group: Mapping[str, Any], weights: int) -> float:
+    """e_g = epsilon lr^2: step length is proportional to lr. epsilon = None is 1e-7 nats for each weight that takes part."""
+    return float((1e-7 * weights if group["kl_bound"] is None else group["kl_bound"]) * group["lr"] ** 2)
 
 
 def _decayed(group: Mapping[str, Any], mean: Array) -> Array:
-    """The mean from which everything in a step is measured: weight decay comes first, theta - e_g wd theta."""
-    return mean.ravel() * (1.0 - _bound(group) * float(group["weight_decay"]))
+    """The mean from which everything in a step is measured: weight decay comes first, theta - epsilon lr^2 wd theta.
+
+    Without an epsilon it is theta - 1e-3 lr wd theta, whatever the number of weights.
+    """
+    lr, epsilon = group["lr"], group["kl_bound"]
+    rate = float(1e-3 * lr if epsilon is None else epsilon * lr**2)
+    return mean.ravel() * (1.0 - rate * float(group["weight_decay"]))
 
 
 def _initial_state(group: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
@@ -321,7 +326,7 @@ def _average(group: Mapping[str, Any], state: dict[str, Any], mean: Array, g: Ar
     return seen
 
 
-def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, bound: float) -> Quadratic:
+def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, factor: float) -> Quadratic:
     """The fitted model as 1x1 blocks. A curvature below the floor is raised, b turned to keep the gradient at mu."""
     mu, a, b = _decayed(group, mean), state["a"].ravel(), state["b"].ravel()
     rho, lam = float(group["prior_weight"]), float(group["prior_precision"])
@@ -331,7 +336,7 @@ def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, 
     raised = a if floor is None else np.maximum(a, floor)
     b = b + (a - raised) * mu
     prec, A = state["prec"].reshape(-1, 1, 1), raised.reshape(-1, 1, 1)
-    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, float(np.sqrt(_bound(group) / bound)))
+    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, factor)
 
 
 class ReferenceArturo:
@@ -392,7 +397,9 @@ class ReferenceArturo:
                     state.update(_initial_state(group, mean.shape))
                 if group["lr"] > 0:
                     taking.append((group, state, mean, np.asarray(g, dtype=np.float64), h))
-        bound = max((_bound(group) for group, *_ in taking), default=0.0)
+        weights = sum(mean.size for _, _, mean, *_ in taking)
+        bounds = [_bound(group, weights) for group, *_ in taking]
+        bound = max(bounds, default=0.0)
         known = [state for _, state, *_ in taking] or [state for states in self.state for state in states if state]
         previous: float | None = next((state["eta"] for state in known if state["step"] > 0), None)
         nothing = ReferenceStep(previous or 0.0, 0.0, bound, 0, False, 0)
@@ -407,11 +414,14 @@ class ReferenceArturo:
             else:
                 seen = _average(group, state, mean, g, None if group["surrogate"] == "adam" else np.asarray(h, np.float64))
             skipped += int(np.sum(~seen))
-        if skipped == sum(mean.size for _, _, mean, *_ in taking):
+        if skipped == weights:
             return nothing._replace(skipped=skipped)
 
         # Find the multiplier.
-        problem = [_quadratic(group, state, mean, bound) for group, state, mean, *_ in taking]
+        problem = [
+            _quadratic(group, state, mean, float(np.sqrt(e / bound)))
+            for (group, state, mean, *_), e in zip(taking, bounds, strict=True)
+        ]
         evaluations = 0
 
         def derivative(x: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from arturo.kernels.batch import Batch, Constants
 from arturo.sharding import Piece
 from arturo.trust_region import Scalar
 
+DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
 
 
@@ -83,11 +84,11 @@ class Slot(NamedTuple):
             return sum(p.numel() for p in self.param)
         return sum(p.numel() for p, piece in zip(self.param, self.piece, strict=True) if piece.counted)
 
-    def batches(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> list[tuple[Batch, bool]]:
+    def batches(self, lr: Scalar, steps: list[Any]) -> list[tuple[Batch, bool]]:
         """:meth:`batch`, and whether its sums count here; what another process counts is a batch of its own."""
         if not self.param:
             return []
-        batch = self.batch(lr, bound, steps)
+        batch = self.batch(lr, steps)
         if not self.piece:
             return [(batch, True)]
         found = []
@@ -97,7 +98,7 @@ class Slot(NamedTuple):
                 found.append((batch.select(chosen).in_runs([self.piece[i].starts for i in chosen]), counted))
         return found
 
-    def batch(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> Batch:
+    def batch(self, lr: Scalar, steps: list[Any]) -> Batch:
         """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device."""
         group = self.group
         rho_lam = group["prior_weight"] * group["prior_precision"]
@@ -112,7 +113,7 @@ class Slot(NamedTuple):
             a_0=group["initial_curvature"],
             consistent=group["init"] == "consistent",
             maximize=group["maximize"],
-            decay=_decay(bound * group["weight_decay"]) if group["weight_decay"] else 1.0,
+            decay=_decay(decayed_part(group, lr)) if group["weight_decay"] else 1.0,
         )
         alive = lr > 0 if isinstance(lr, Tensor) else None
         first = [step == 0 for step in steps]
@@ -130,6 +131,16 @@ def _as_vector(x: Tensor) -> Tensor:
 
 def _integer(step: Any) -> Any:
     return step.to(torch.int64) if isinstance(step, Tensor) else int(step)
+
+
+def decayed_part(group: Mapping[str, Any], lr: Scalar) -> Scalar:
+    """What weight decay takes of the mean in one step.
+
+    With a ``kl_bound`` the paper's: its tabulated values keep their meaning. Without one, no matter how many weights there are:
+    the default bound grows with them, and with it would the decay.
+    """
+    kl_bound, wd = group["kl_bound"], float(group["weight_decay"])
+    return wd * (DECAY_PER_LR * lr if kl_bound is None else kl_bound * lr * lr)
 
 
 def _decay(part: Scalar) -> Scalar:

@@ -15,7 +15,7 @@ BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 BASE = {"kl_bound": 0.02, "prior_weight": 0.3, "noise": 1.3, "drift": 0.05}
 CONFIGURATIONS = {
     "default": {},
-    "weight-decay": {"weight_decay": 3.0},
+    "weight-decay": {"weight_decay": 0.4},
     "maximize": {"maximize": True},
     "no-drift": {"drift": 0.0},
     "prior-off": {"prior_precision": 0.0},
@@ -32,6 +32,7 @@ CONFIGURATIONS = {
     "bisection": {"dual": "bisection"},
     "paper": dict(PAPER),
     "lr": {"lr": 0.3},
+    "unset-bound": {"kl_bound": None, "weight_decay": 5.0},
 }
 IMPLEMENTATIONS = {
     "native": {"fused": True},

@@ -17,7 +17,7 @@ PER_GROUP = {
     "initial_variance": 0.02,
     "initial_filter_variance": 0.3,
     "curvature_floor": 0.2,
-    "weight_decay": 3.0,
+    "weight_decay": 0.9,
     "init": "gradient",
     "maximize": True,
     "foreach": True,

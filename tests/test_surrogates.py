@@ -26,7 +26,7 @@ IMPLEMENTATIONS = {
 }
 OPTIONS = {
     "default": {},
-    "weight-decay": {"weight_decay": 3.0},
+    "weight-decay": {"weight_decay": 0.4},
     "maximize": {"maximize": True},
     "averaging": {"averaging": (0.5, 0.8)},
     "no-averaging": {"averaging": (0.0, 0.0)},

@@ -89,7 +89,7 @@ def assert_equal(many: Arturo, one: Arturo, **tolerance: float) -> None:
 
 def given_eta(rank: int, world: int, *, kernel: str, state_dtype: torch.dtype | None) -> None:
     """Given the multiplier, every bit is that of one process: rounding of bfloat16 state goes by the place in the whole."""
-    one, many = make(world, eta=2.0, kl_bound=0.1, weight_decay=0.5, state_dtype=state_dtype, **KERNELS[kernel])
+    one, many = make(world, eta=2.0, kl_bound=0.1, weight_decay=0.05, state_dtype=state_dtype, **KERNELS[kernel])
     for t in range(3):
         for optimizer in (one, many):
             give(optimizer, t, lose=True)
@@ -134,14 +134,14 @@ def absent(rank: int, world: int, *, capturable: bool) -> None:
 
     Plain and replicated parameters are left out: that they have gradients everywhere is what replicated means.
     """
-    _, many = make(world, kl_bound=None, weight_decay=100.0, capturable=capturable)
+    _, many = make(world, kl_bound=None, weight_decay=5.0, capturable=capturable)
     layout = layouts(world)
     ours = [i for i, x in enumerate(layout) if x is not None and not any(y.is_replicate() for y in x)]
     has = {i: [r for r in range(world) if r != world - 1 and (r, i) != (0, ours[0])] for i in ours}
     gathered: list[Any] = [None] * world
     dist.all_gather_object(gathered, [local(p) for p in params(many)])
     shards = {(i, r): torch.nn.Parameter(gathered[r][i].clone()) for i in ours for r in has[i]}
-    one = Arturo(shards.values(), kl_bound=None, weight_decay=100.0, capturable=capturable)
+    one = Arturo(shards.values(), kl_bound=None, weight_decay=5.0, capturable=capturable)
     before = [local(p).clone() for p in params(many)]
     for t in range(4):
         give(many, t)
@@ -268,7 +268,7 @@ def dimension_by_dimension(rank: int, world: int) -> None:
 
 
 SOLVED: dict[str, dict[str, Any]] = {
-    "unset-bound": {"kl_bound": None, "weight_decay": 10.0},
+    "unset-bound": {"kl_bound": None, "weight_decay": 5.0},
     "capturable": {"kl_bound": 0.01, "capturable": True},
     "foreach": {"kl_bound": 0.01, "foreach": True},
     "paper": {"kl_bound": 0.01, **PAPER},

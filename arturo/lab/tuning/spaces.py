@@ -158,7 +158,7 @@ SPACES: dict[str, dict[str, Space]] = {
             (
                 Dimension("lr", 0.05, 50.0, "the step factor: three decades around 1.6, which holds the default 1"),
                 Dimension("drift", 1e-4, 0.25, "remembers sqrt(noise / drift) = 2 to 100 steps; the default 0.03 is 6"),
-                _decay(1e-5, 0.1, "four decades; times kl_bound lr^2, 1e-3 to 1 on our networks, a share of the weight"),
+                _decay(1e-4, 1.0, "as AdamW's: times 1e-3 lr it is a share of the weight"),
             ),
             _arturo_fair,
         ),
