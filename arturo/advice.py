@@ -6,6 +6,7 @@ accelerators), nor inside ``torch.compile``.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,34 +16,72 @@ from torch import Tensor
 from arturo.step import decayed_part
 
 MOST_DECAY = 0.01  # of the mean in one step; AdamW's defaults take 1e-5
-CALLER = 6  # two functions here, step, its no_grad, torch's profiling wrapper, the caller
+SMALL_LR = 0.05  # a step factor below this is meant for another optimizer: AdamW's are 1e-5 to 1e-2
+WARM_UP = 200  # steps in which lr may still rise
 
 
 class Advice:
-    """What has been said, and what has been seen so far."""
+    """What has been said, and what has been seen so far.
+
+    Attributes:
+        young: False in a resumed run, and as soon as an lr was seen that is not too small: what follows is a schedule's matter.
+    """
 
     def __init__(self) -> None:
         self.said: set[str] = set()
+        self.young = True
+        self.steps = 0
+        self.named = 0.0  # the largest lr that a group was made with: with it a first step below tells a warm-up from a mistake
+
+    def note_group(self, group: Mapping[str, Any]) -> None:
+        """A group was added, with this lr."""
+        self.named = max(self.named, _number(group["lr"], True) or 0.0)
 
     def before_step(self, groups: Sequence[Mapping[str, Any]], readable: bool) -> None:
         """Look at the options of a step to come; ``readable``: numbers in tensors may be read."""
-        for group in groups:
-            if group["weight_decay"] and "decay" not in self.said:
-                self._decay(group, _number(group["lr"], readable))
+        lrs = [_number(group["lr"], readable) for group in groups]
+        for group, lr in zip(groups, lrs, strict=True):
+            if group["weight_decay"] and lr is not None and "decay" not in self.said:
+                self._decay(group, lr)
+        largest = max((lr for lr in lrs if lr is not None), default=0.0)
+        if self.young and largest > 0 and None not in lrs and groups[0]["eta"] is None:
+            self._small_lr(groups, largest)
 
-    def _decay(self, group: Mapping[str, Any], lr: float | None) -> None:
-        part = 0.0 if lr is None else decayed_part(group, lr)
+    def _small_lr(self, groups: Sequence[Mapping[str, Any]], largest: float) -> None:
+        self.steps += 1
+        if largest > SMALL_LR:
+            self.young = False
+            return
+        peaks = [_number(group[key], True) for group in groups for key in ("initial_lr", "max_lr") if key in group]
+        rising = max(self.named, *(peak or 0.0 for peak in peaks), 0.0) > SMALL_LR  # schedulers leave their peak in the group
+        if self.steps == (WARM_UP if rising else 1):
+            self.young = False
+            _warn(
+                f"lr={largest:g} looks like a learning rate for AdamW. Arturo's lr is a step factor: 1.0 is the full step, and "
+                f"at this one steps are {1 / largest:.3g} times shorter and hardly train. Leave lr out, or pass 1.0 where the "
+                "framework asks for a learning rate. This warning is given once."
+            )
+
+    def _decay(self, group: Mapping[str, Any], lr: float) -> None:
+        part = decayed_part(group, lr)
         if part > MOST_DECAY:
             rule = "1e-3 * lr * weight_decay" if group["kl_bound"] is None else "kl_bound * lr**2 * weight_decay"
             self.said.add("decay")
-            warnings.warn(
+            _warn(
                 f"weight_decay={group['weight_decay']:g} takes {min(part, 1.0):.2g} of every weight in each step ({rule}): "
-                "after a hundred steps little is left of them. AdamW's default takes 1e-5. This warning is given once.",
-                stacklevel=CALLER,
+                "after a hundred steps little is left of them. AdamW's default takes 1e-5. This warning is given once."
             )
+
+
+def _warn(message: str) -> None:
+    """At the line that calls ``step()``: wrappers of torch and of its schedulers lie between it and here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_back.f_globals.get("__name__", "").split(".")[0] in ("arturo", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level + 1)
 
 
 def _number(lr: float | Tensor, readable: bool) -> float | None:
     if isinstance(lr, Tensor):
-        return float(lr) if readable else None
+        return float(lr) if readable and lr.device.type != "meta" else None
     return lr

@@ -17,6 +17,17 @@ INITS = ("consistent", "gradient")
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
 
+_AVERAGING = "the filter averages over some sqrt(noise / drift) steps: leave it out, or set drift"
+FOREIGN = {  # arguments of other optimizers, and what to do instead
+    "betas": _AVERAGING,
+    "momentum": _AVERAGING,
+    "nesterov": _AVERAGING,
+    "dampening": _AVERAGING,
+    "eps": "the trust region limits the step, so nothing needs to be kept from dividing by 0: leave it out",
+    "amsgrad": "there is no second moment: leave it out",
+    "decoupled_weight_decay": "weight_decay always is decoupled: leave it out",
+}
+
 PAPER: dict[str, Any] = {
     "dual": "bisection",
     "init": "gradient",
@@ -114,6 +125,15 @@ def check(group: Mapping[str, Any]) -> None:
         )
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def refuse_foreign(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments that are not Arturo's."""
+    for name in options:
+        advice = FOREIGN.get(name)
+        raise TypeError(
+            f"Arturo got an unexpected keyword argument {name!r}" if advice is None else f"Arturo has no {name}: {advice}"
+        )
 
 
 def check_number(name: str, value: Any, meaning: str, zero: bool = False) -> None:

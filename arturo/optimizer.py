@@ -130,7 +130,9 @@ class Arturo(Optimizer):
         capturable: bool = False,
         maximize: bool = False,
         sample_gradients: bool | int = False,
+        **foreign: Any,
     ) -> None:
+        hyperparameters.refuse_foreign(foreign)
         defaults = {
             "lr": lr,
             "kl_bound": kl_bound,
@@ -160,10 +162,10 @@ class Arturo(Optimizer):
         if sample_gradients is True:
             defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
         self._diagonals: dict[int, diagonals.Diagonal] = {}  # functions passed as surrogate, by the group's index
+        self._advice = Advice()
         super().__init__(params, hyperparameters.plain(defaults))
         self._info: Tensor | None = None
         self._warned_missing = False
-        self._advice = Advice()
 
     @property
     def last_step(self) -> StepInfo:
@@ -177,6 +179,7 @@ class Arturo(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor's arguments."""
         if isinstance(param_group, dict):
+            hyperparameters.refuse_foreign({name: x for name, x in param_group.items() if name in hyperparameters.FOREIGN})
             hyperparameters.check({**self.defaults, **param_group})
             for name in hyperparameters.GLOBAL:
                 chosen = self.param_groups[0][name] if self.param_groups else self.defaults[name]
@@ -191,6 +194,7 @@ class Arturo(Optimizer):
                 self._diagonals[len(self.param_groups)] = surrogate
                 param_group["surrogate"] = FUNCTION
         super().add_param_group(param_group)
+        self._advice.note_group(param_group)
 
     def _init_group(
         self,
@@ -407,7 +411,8 @@ class Arturo(Optimizer):
         self.__dict__.setdefault("_info", None)
         self.__dict__.setdefault("_diagonals", {})
         self.__dict__.setdefault("_warned_missing", False)
-        self.__dict__.setdefault("_advice", Advice())
+        advice = self.__dict__.setdefault("_advice", Advice())
+        advice.young = advice.young and not self.state  # a resumed run may be at the end of its schedule
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

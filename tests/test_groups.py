@@ -145,7 +145,8 @@ def test_a_vanishing_lr_everywhere(lr, kernel, quadratic):
     """The step shrinks with lr and stays finite, whatever eta has to become."""
     params = quadratic.params()
     before = [p.detach().clone() for p in params]
-    said = quadratic.train(Arturo(params, lr=lr, **kernel), 3)
+    with pytest.warns(UserWarning, match="looks like a learning rate for AdamW"):
+        said = quadratic.train(Arturo(params, lr=lr, **kernel), 3)
     for p, old in zip(params, before, strict=True):
         torch.testing.assert_close(p.detach(), old, rtol=0, atol=10 * lr)
     assert all(x.kl <= x.bound * 1.001 for x in said)

@@ -58,6 +58,7 @@ options = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(options, st.sampled_from(IMPLEMENTATIONS), st.floats(-12, 12), st.floats(-3, 3), st.integers(0, 2**31))
+@pytest.mark.filterwarnings("ignore:weight_decay=1e-06 takes")
 def test_every_step_keeps_to_the_bound(chosen, implementation, log_gradient, log_weight, seed):
     """Gradients from 1e-12 to 1e12, weights from 1e-3 to 1e3, bounds from 1e-9 to 1e9, a schedule with jumps of 0.006."""
     params, generator = make_params(seed, weight=10**log_weight)
@@ -77,6 +78,7 @@ def test_every_step_keeps_to_the_bound(chosen, implementation, log_gradient, log
     st.sampled_from(IMPLEMENTATIONS),
     st.integers(0, 2**31),
 )
+@pytest.mark.filterwarnings("ignore:lr=.* looks like a learning rate for AdamW")
 def test_groups_with_unlike_lr_and_kl_bound(scales, implementation, seed):
     """No group exceeds its own bound, and when active the steps over f_g = sqrt(e_g / B) together reach B."""
     params, generator = make_params(seed, dtype=torch.float64)
