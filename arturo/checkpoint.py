@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from arturo import sharding
-from arturo.state import AVERAGED, BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.state import AVERAGED, BUFFERS, HALF, PLAIN, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -28,9 +28,6 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
     "weight_lr_power": "ScheduleFree",
     "betas": "an optimizer of Adam's family",
 }
-
-
-PLAIN = ("step", "eta")  # under every parameter, the same on every process
 
 
 class Sealed:
@@ -94,7 +91,7 @@ def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError for a state dict that another optimizer wrote."""
     groups, entries = state_dict["param_groups"], [e for e in state_dict["state"].values() if e]
-    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, *AVERAGED, "mean", "step", "eta"})
+    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, *AVERAGED, "mean", *PLAIN})
     lacking = sorted({name for e in entries for name in (*buffer_names(e), "step", "eta") if name not in e})
     if all("prior_weight" in g for g in groups) and not foreign and not lacking:
         return

@@ -15,6 +15,7 @@ from arturo.surrogates import SURROGATES
 DUALS = ("newton", "bisection")
 INITS = ("consistent", "gradient")
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
+DEFAULT_CURVATURE = 0.1  # in units of the loss; initial_curvature=None takes the unit from the first gradients
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
 
 _AVERAGING = "the filter averages over some sqrt(noise / drift) steps: leave it out, or set drift"
@@ -32,6 +33,7 @@ PAPER: dict[str, Any] = {
     "dual": "bisection",
     "init": "gradient",
     "curvature_floor": None,
+    "initial_curvature": 0.1,
     "initial_variance": 0.01,
     "initial_filter_variance": 5e-5,
 }
@@ -73,7 +75,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise": (_positive, "a finite number > 0"),
     "drift": (_not_negative, "a finite number >= 0"),
     "weight_decay": (_not_negative, "a finite number >= 0"),
-    "initial_curvature": (_not_negative, "a finite number >= 0"),
+    "initial_curvature": (_or_none(_not_negative), "a finite number >= 0, or None for one from the first gradients"),
     "initial_variance": (_or_none(_positive), "a finite number > 0, or None for the stationary one"),
     "initial_filter_variance": (_or_none(_positive), "a finite number > 0, or None for sqrt(drift * noise)"),
     "curvature_floor": (_or_none(_not_negative), "a finite number >= 0, or None for no guard (as published)"),
@@ -113,7 +115,7 @@ def check(group: Mapping[str, Any]) -> None:
                 f"Invalid prior_weight value: {rho!r} without an initial_variance: there is no stationary variance to "
                 "start from (pass initial_variance, e.g. 0.01)"
             )
-        if group["initial_curvature"] + prior == 0:
+        if initial_curvature(group) + prior == 0:
             raise ValueError(
                 f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
                 "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
@@ -125,6 +127,28 @@ def check(group: Mapping[str, Any]) -> None:
         )
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def agree(group: dict[str, Any], first: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ValueError where a group differs from the first in what is one for all; what it leaves out is the first's."""
+    for name in GLOBAL:
+        if group.setdefault(name, first[name]) != first[name]:
+            raise ValueError(
+                f"Invalid {name} value: {group[name]!r} in a parameter group (one trust region serves all groups, and the "
+                f"first one set {name}={first[name]!r}; give it alike in all groups, or in the constructor)"
+            )
+    a_0 = group.get("initial_curvature", defaults["initial_curvature"])
+    if (a_0 is None) != (first["initial_curvature"] is None):
+        raise ValueError(
+            f"Invalid initial_curvature value: {a_0!r} in a parameter group, {first['initial_curvature']!r} in the first (None "
+            "takes the unit of the loss from the gradients, for all groups: give a number in all of them or in none)"
+        )
+
+
+def initial_curvature(group: Mapping[str, Any]) -> float:
+    """a_0 in the units that state is in: those of the loss, or of :mod:`arturo.loss_scale` for ``initial_curvature=None``."""
+    a_0 = group["initial_curvature"]
+    return DEFAULT_CURVATURE if a_0 is None else float(a_0)
 
 
 def refuse_foreign(options: Mapping[str, Any]) -> None:

@@ -55,7 +55,10 @@ class Arturo(Optimizer):
         drift: q, variance by which the model may change per step. The filter averages over some sqrt(noise / drift) steps.
         weight_decay: the mean is multiplied by ``1 - 1e-3 * lr * weight_decay`` before the step, at lr = 1 as by AdamW at its
             default lr; with a ``kl_bound`` by ``1 - kl_bound * lr**2 * weight_decay``, as published.
-        initial_curvature: a_0.
+        initial_curvature: a_0. A number is in units of the loss, and so are then ``prior_weight``, ``covariance_weight`` and
+            ``curvature_floor``. None: 0.1 in a unit taken from the first gradients, which those are in as well, so that a loss
+            times 1e-4 gives the same run (:mod:`arturo.loss_scale`). A number in every group, or in none. With another
+            surrogate than the filter, or ``sample_gradients``, None is 0.1 in units of the loss.
         initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
         initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
         surrogate: where the model comes from. ``"kalman"``: the filter. The others, each an ablation, keep running averages
@@ -115,7 +118,7 @@ class Arturo(Optimizer):
         noise: float = 1.0,
         drift: float = 0.03,
         weight_decay: float = 0.0,
-        initial_curvature: float = 0.1,
+        initial_curvature: float | None = None,
         initial_variance: float | None = None,
         initial_filter_variance: float | None = None,
         surrogate: str | diagonals.Diagonal = "kalman",
@@ -158,6 +161,8 @@ class Arturo(Optimizer):
             "maximize": maximize,
             "sample_gradients": sample_gradients,
         }
+        if initial_curvature is None and (sample_gradients is not False or surrogate != "kalman"):
+            defaults["initial_curvature"] = hyperparameters.DEFAULT_CURVATURE  # prior_weight = 1 / N, or a true curvature
         hyperparameters.check(defaults)
         if sample_gradients is True:
             defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
@@ -181,15 +186,12 @@ class Arturo(Optimizer):
         if isinstance(param_group, dict):
             hyperparameters.refuse_foreign({name: x for name, x in param_group.items() if name in hyperparameters.FOREIGN})
             hyperparameters.check({**self.defaults, **param_group})
-            for name in hyperparameters.GLOBAL:
-                chosen = self.param_groups[0][name] if self.param_groups else self.defaults[name]
-                if param_group.get(name, chosen) != chosen:
-                    raise ValueError(
-                        f"Invalid {name} value: {param_group[name]!r} in a parameter group (one trust region serves all "
-                        f"groups and has {name}={chosen!r}; set it in the constructor)"
-                    )
-            param_group.update(hyperparameters.plain(param_group))
             surrogate = param_group.get("surrogate", self.defaults["surrogate"])
+            if surrogate != "kalman" and self.defaults["initial_curvature"] is None:
+                param_group.setdefault("initial_curvature", hyperparameters.DEFAULT_CURVATURE)
+            if self.param_groups:
+                hyperparameters.agree(param_group, self.param_groups[0], self.defaults)
+            param_group.update(hyperparameters.plain(param_group))
             if callable(surrogate):
                 self._diagonals[len(self.param_groups)] = surrogate
                 param_group["surrogate"] = FUNCTION
@@ -212,6 +214,7 @@ class Arturo(Optimizer):
         eta: list[Tensor],
         number: list[int],
         piece: list[sharding.Piece],
+        scale: list[Tensor],
         start: int,
         shards: sharding.Shards | None,
     ) -> None:
@@ -220,6 +223,8 @@ class Arturo(Optimizer):
         for i, p in enumerate(group["params"], start):
             g = p.grad
             if g is None:
+                if p in self.state and "scale" in self.state[p]:
+                    scale.append(self.state[p]["scale"])
                 continue
             if g.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
@@ -231,6 +236,8 @@ class Arturo(Optimizer):
             if shards is not None:
                 piece.append(shards.piece(p, rounded=state["prec"].dtype == torch.bfloat16))
                 p, g, state = shards.local(p, g, state)
+            if group["initial_curvature"] is None:
+                scale.append(state["scale"])
             param.append(p)
             number.append(i)
             grad.append(g)
@@ -272,7 +279,7 @@ class Arturo(Optimizer):
         shards = sharding.find(self.param_groups)
         start = 0
         for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [])
+            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [], [])
             self._init_group(group, *slot[1:], start, shards)
             start += len(group["params"])
             held = slot.param if shards is None else group["params"]  # every process must come to the same answer

@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 LARGEST_GRADIENT = 1e140  # beyond it, squares and their sums overflow float64
 REQUIRED = ("kl_bound", "prior_weight", "noise", "drift")
 DEFAULTS: dict[str, Any] = {
-    "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": 0.1,
+    "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": None,
     "initial_variance": None, "initial_filter_variance": None, "curvature_floor": 0.0, "init": "consistent",
     "maximize": False, "surrogate": "kalman", "averaging": (0.9, 0.999),
 }  # fmt: skip
@@ -275,9 +275,33 @@ def _decayed(group: Mapping[str, Any], mean: Array) -> Array:
     return mean.ravel() * (1.0 - rate * float(group["weight_decay"]))
 
 
+def loss_unit(grads: Sequence[Array], step: float) -> float | None:
+    """kappa, by which gradients are divided where `initial_curvature` is None: a run then does not depend on the loss's scale.
+
+        a_0 = 0.1 kappa = 0.03 (root mean square of the first gradients, entries that are 0 or missing left out) / step
+
+    with the step per weight that the bound allows at lr = 1 (`typical_step`). None where no entry is left: the unit stays open,
+    and what is 0 is 0 in any unit.
+
+    >>> loss_unit([np.array([4.0, 0.0]), np.array([-4.0, np.nan])], 1.0), loss_unit([np.zeros(2)], 1.0)
+    (1.2, None)
+    """
+    entries = np.concatenate([g.ravel() for g in grads])
+    entries = entries[(np.abs(entries) <= LARGEST_GRADIENT) & (entries != 0)]
+    return float(np.sqrt(np.mean(entries**2)) * 0.3 / step) if entries.size else None
+
+
+def typical_step(groups: Sequence[Mapping[str, Any]], weights: int) -> float:
+    """sqrt(2 epsilon Sigma_0 / n), the root mean square per weight of a step of KL epsilon; the largest over the groups."""
+    variances = [1.0 / _initial_state(group, ())["prec"] for group in groups]
+    bounds = [_bound({**group, "lr": 1.0}, weights) for group in groups]
+    return float(np.sqrt(max(2 * e * v / weights for e, v in zip(bounds, variances, strict=True))))
+
+
 def _initial_state(group: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """a_0, P_0 and Sigma_0. b = 0 is a placeholder until the first gradient."""
-    a, rho, q, r = group["initial_curvature"], group["prior_weight"], group["drift"], group["noise"]
+    a = 0.1 if group["initial_curvature"] is None else group["initial_curvature"]
+    rho, q, r = group["prior_weight"], group["drift"], group["noise"]
     P, variance = group["initial_filter_variance"], group["initial_variance"]
     if P is None:
         P = np.sqrt(q * r) if q > 0 else r  # the steady state of b
@@ -342,6 +366,7 @@ def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, 
 class ReferenceArturo:
     """The optimizer over NumPy arrays: `step(grads)` moves the means in `groups[i]["params"][j]`.
 
+    With `initial_curvature=None` gradients are divided by `unit` (`loss_unit`), found on the first step, before all else.
     The filter state stands in `state[i][j]`: prec, a, b, P_aa, P_ab, P_bb (arrays like the parameter), step, eta. Other
     surrogates have grad_avg in place of P: "adam", and any other name for running averages of diagonals given to `step`.
 
@@ -365,6 +390,7 @@ class ReferenceArturo:
         if dual not in ("newton", "bisection"):
             raise ValueError(f"dual must be 'newton' or 'bisection', got {dual!r}")
         self.dual, self.eta = dual, eta
+        self.unit: float | None = None
         mappings = [g for g in groups if isinstance(g, Mapping)] or [{"params": groups}]
         self.groups: list[dict[str, Any]] = [{**DEFAULTS, **defaults, **g} for g in mappings]
         self.state: list[list[dict[str, Any]]] = []
@@ -376,6 +402,8 @@ class ReferenceArturo:
                 raise ValueError(f"init must be 'consistent' or 'gradient', got {group['init']!r}")
             if group["prior_weight"] == 0 and group["initial_variance"] is None:
                 raise ValueError("prior_weight = 0 has no stationary variance: give an initial_variance")
+            if group["initial_curvature"] is None and group["surrogate"] != "kalman":
+                group["initial_curvature"] = 0.1  # a true curvature is in units of the loss
             group["params"] = [np.array(p, dtype=np.float64) for p in group["params"]]
             self.state.append([{} for _ in group["params"]])
 
@@ -405,6 +433,14 @@ class ReferenceArturo:
         nothing = ReferenceStep(previous or 0.0, 0.0, bound, 0, False, 0)
         if bound == 0:
             return nothing
+
+        if self.unit is None and self.groups[0]["initial_curvature"] is None:
+            self.unit = loss_unit([g for *_, g, _ in taking], typical_step(self.groups, weights))
+        unit = self.unit or 1.0
+        taking = [
+            (group, state, mean, g / unit, None if h is None else np.asarray(h, np.float64) / unit)
+            for group, state, mean, g, h in taking
+        ]
 
         # Fit the model.
         skipped = 0

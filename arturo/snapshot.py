@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
+from arturo.loss_scale import in_loss_units
 from arturo.posterior import Posterior, check, some, weight_of
 from arturo.sharding import drop_gathered, is_sharded
 
@@ -57,7 +58,7 @@ def _curvatures(
         for p in params.values():
             if "a" not in optimizer.state[p]:
                 raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
-        return {name: optimizer.state[p]["a"] for name, p in params.items()}
+        return {name: in_loss_units(optimizer.state[p]["a"], optimizer.state[p]) for name, p in params.items()}
     if isinstance(curvature, str):
         if model is None or data is None:
             lacking = " and ".join(name for name, value in (("model", model), ("data", data)) if value is None)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo.hyperparameters import SMALLEST_FLOOR
+from arturo.hyperparameters import SMALLEST_FLOOR, initial_curvature
 from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants
 from arturo.sharding import Piece
@@ -66,6 +66,7 @@ class Slot(NamedTuple):
     eta: list[Tensor]
     number: list[int]  # each parameter's place among all of the optimizer's
     piece: list[Piece]  # what of each parameter lies in this process; empty without DTensors
+    scale: list[Tensor]  # arturo.loss_scale: of every parameter of the group with state, also without a gradient now
 
     def as_vectors(self) -> Slot:
         """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
@@ -75,7 +76,7 @@ class Slot(NamedTuple):
         if not any(p.is_complex() or p.dim() == 0 for p in self.param):
             return self
         vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
-        return Slot(self.group, *vectors, self.step, self.eta, self.number, self.piece)  # type: ignore[call-arg, arg-type]
+        return Slot(self.group, *vectors, *self[10:])  # type: ignore[call-arg, arg-type]
 
     @property
     def size(self) -> int:
@@ -84,11 +85,11 @@ class Slot(NamedTuple):
             return sum(p.numel() for p in self.param)
         return sum(p.numel() for p, piece in zip(self.param, self.piece, strict=True) if piece.counted)
 
-    def batches(self, lr: Scalar, steps: list[Any]) -> list[tuple[Batch, bool]]:
+    def batches(self, lr: Scalar, steps: list[Any], unit: Scalar) -> list[tuple[Batch, bool]]:
         """:meth:`batch`, and whether its sums count here; what another process counts is a batch of its own."""
         if not self.param:
             return []
-        batch = self.batch(lr, steps)
+        batch = self.batch(lr, steps, unit)
         if not self.piece:
             return [(batch, True)]
         found = []
@@ -98,8 +99,11 @@ class Slot(NamedTuple):
                 found.append((batch.select(chosen).in_runs([self.piece[i].starts for i in chosen]), counted))
         return found
 
-    def batch(self, lr: Scalar, steps: list[Any]) -> Batch:
-        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device."""
+    def batch(self, lr: Scalar, steps: list[Any], unit: Scalar) -> Batch:
+        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device.
+
+        ``unit`` is that of the loss (:mod:`arturo.loss_scale`).
+        """
         group = self.group
         rho_lam = group["prior_weight"] * group["prior_precision"]
         floor = group["curvature_floor"]
@@ -110,9 +114,9 @@ class Slot(NamedTuple):
             rho_lam=rho_lam,
             nu=group["covariance_weight"],
             floor=SMALLEST_FLOOR if floor == 0 and rho_lam == 0 else floor,
-            a_0=group["initial_curvature"],
+            a_0=initial_curvature(group),
             consistent=group["init"] == "consistent",
-            maximize=group["maximize"],
+            factor=(-1.0 if group["maximize"] else 1.0) / unit,
             decay=_decay(decayed_part(group, lr)) if group["weight_decay"] else 1.0,
         )
         alive = lr > 0 if isinstance(lr, Tensor) else None

@@ -26,7 +26,7 @@ CONFIGURATIONS = {
     "no-floor": {"curvature_floor": None},
     "high-floor": {"curvature_floor": 0.5},
     "curved": {"initial_curvature": 2.0, "covariance_weight": 0.2},
-    "wide": {"kl_bound": 1e9},
+    "wide": {"kl_bound": 1e9, "initial_curvature": 0.1},
     "narrow": {"kl_bound": 1e-9},
     "fixed-eta": {"eta": 2.0},
     "bisection": {"dual": "bisection"},

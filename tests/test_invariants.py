@@ -138,7 +138,7 @@ def test_random_loaded_state(seed, implementation, log_bound, log_curvature):
 def test_optimum_inside(implementation):
     """A bound of 1e9 is inactive: eta is exactly 0 and the step is the surrogate's own optimum."""
     params, generator = make_params(0)
-    optimizer = Arturo(params, kl_bound=1e9, **implementation)
+    optimizer = Arturo(params, kl_bound=1e9, initial_curvature=0.1, **implementation)
     for _ in range(5):
         before = [p.detach().clone() for p in params]
         for p in params:

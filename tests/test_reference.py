@@ -25,7 +25,7 @@ from arturo.reference import (
     solve_dual,
 )
 
-HYPER = {"kl_bound": 0.05, "prior_weight": 0.3, "noise": 1.2, "drift": 0.02}
+HYPER = {"initial_curvature": 0.1, "kl_bound": 0.05, "prior_weight": 0.3, "noise": 1.2, "drift": 0.02}
 STATE = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 
 
@@ -265,7 +265,7 @@ def test_solve_dual_right_of_the_pole_for_negative_curvature():
     eta = solve_dual(lambda eta: dual_derivative(eta, [part], 0.125), pole=2.0)
     assert eta == pytest.approx(6.0, rel=2e-12)
     assert solve_dual(lambda eta: dual_derivative(eta, [part], 1000.0), pole=2.0) > 2.0  # C(0) = 1/2 is below, a trap
-    opt = ReferenceArturo([np.ones(1)], **HYPER, initial_curvature=-0.5, initial_variance=1.0, curvature_floor=None)
+    opt = ReferenceArturo([np.ones(1)], **{**HYPER, "initial_curvature": -0.5}, initial_variance=1.0, curvature_floor=None)
     info = opt.step([np.array([-0.5])])
     assert info.eta > 0.4 and info.kl == pytest.approx(0.05, rel=1e-10)
     assert opt.groups[0]["params"][0][0] > 1.0  # away from the maximum
@@ -343,6 +343,7 @@ def test_three_steps_equal_exact_fractions(init):
     opt = ReferenceArturo(
         [{"params": [np.array(2.0)], "lr": 0.5}], kl_bound=0.05, prior_weight=0.3, prior_precision=0.2, noise=1.2,
         drift=0.02, initial_filter_variance=0.25, initial_variance=1 / 3, weight_decay=4.0, init=init,
+        initial_curvature=0.1,
     )  # fmt: skip
     for t, row in enumerate(expected):
         info = opt.step([[np.array(float(grads[t]))]], eta=float(etas[t]))
@@ -582,8 +583,8 @@ def test_maximize_negates_the_gradient():
 )
 def test_curvature_floor_enters_the_denominator_and_the_precision_only(floor, lam, effective):
     opt = ReferenceArturo(
-        [np.array([2.0])], initial_curvature=-0.3, initial_variance=0.5, curvature_floor=floor, prior_precision=lam,
-        **HYPER,
+        [np.array([2.0])], initial_variance=0.5, curvature_floor=floor, prior_precision=lam,
+        **{**HYPER, "initial_curvature": -0.3},
     )  # fmt: skip
     opt.step([np.array([1.0])], eta=1.5)  # a consistent first observation leaves a = -0.3, and a mu + b = g
     A = effective + 0.3 * lam
