@@ -13,10 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from arturo.step import decayed_part
+from arturo.step import StepInfo, decayed_part
 
 MOST_DECAY = 0.01  # of the mean in one step; AdamW's defaults take 1e-5
 SMALL_LR = 0.05  # a step factor below this is meant for another optimizer: AdamW's are 1e-5 to 1e-2
+IDLE = 100  # first steps none of which the bound held back
 WARM_UP = 200  # steps in which lr may still rise
 
 
@@ -30,8 +31,13 @@ class Advice:
     def __init__(self) -> None:
         self.said: set[str] = set()
         self.young = True
+        self.idle: int | None = 0  # steps that the bound did not hold back; None once it has
         self.steps = 0
         self.named = 0.0  # the largest lr that a group was made with: with it a first step below tells a warm-up from a mistake
+
+    def resume(self) -> None:
+        """The run began elsewhere and may be at the end of its schedule: of its beginning nothing is said."""
+        self.young, self.idle = False, None
 
     def note_group(self, group: Mapping[str, Any]) -> None:
         """A group was added, with this lr."""
@@ -46,6 +52,19 @@ class Advice:
         largest = max((lr for lr in lrs if lr is not None), default=0.0)
         if self.young and largest > 0 and None not in lrs and groups[0]["eta"] is None:
             self._small_lr(groups, largest)
+
+    def after_step(self, groups: Sequence[Mapping[str, Any]], info: StepInfo) -> None:
+        """Look at what a step did; where the step may not read it, nothing is said."""
+        if self.idle is None or info.kl == 0 or groups[0]["eta"] is not None:
+            return
+        self.idle = None if info.active else self.idle + 1
+        if self.idle == IDLE:
+            self.idle = None
+            _warn(
+                f"the trust region has not held back one of the first {IDLE} steps: they end where the model of the loss "
+                "has its minimum, however poor it is. Is the kl_bound too large, or initial_curvature and prior_weight for "
+                "a loss of another scale? initial_curvature=None finds that scale. This warning is given once."
+            )
 
     def _small_lr(self, groups: Sequence[Mapping[str, Any]], largest: float) -> None:
         self.steps += 1

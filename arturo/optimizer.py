@@ -229,7 +229,7 @@ class Arturo(Optimizer):
             if g.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
             state = self.state[p]
-            if len(state) == 0:
+            if "prec" not in state:  # there may be others' entries
                 state.update(initial_state(group, p))
             elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                 raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
@@ -300,6 +300,7 @@ class Arturo(Optimizer):
             info = host_step(slots, host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
             self._warn_missing(info)
+            self._advice.after_step(self.param_groups, info)
         return loss
 
     def posterior(
@@ -381,7 +382,7 @@ class Arturo(Optimizer):
         """Parameters at a draw from N(mean, 1 / prec), if ``sample_gradients`` asks for it; without state at their mean."""
         if self._seed is None:
             return nullcontext()
-        params = [p for group in self.param_groups for p in group["params"] if self.state.get(p)]
+        params = [p for group in self.param_groups for p in group["params"] if "prec" in self.state.get(p, ())]
         steps = [int(self.state[p]["step"]) for p in params]
         generator = sampling.step_generator(self._seed, max(steps, default=0))
         return sampling.replaced(params, (sampling.draw(p, self.state[p], generator) for p in params))
@@ -419,7 +420,8 @@ class Arturo(Optimizer):
         self.__dict__.setdefault("_diagonals", {})
         self.__dict__.setdefault("_warned_missing", False)
         advice = self.__dict__.setdefault("_advice", Advice())
-        advice.young = advice.young and not self.state  # a resumed run may be at the end of its schedule
+        if self.state:
+            advice.resume()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

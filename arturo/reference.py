@@ -229,18 +229,19 @@ def bisection(derivative: Callable[[float], float], bound: float, previous: floa
     """The published rule for eta (`sec:exp_details`): bisection around the previous eta, stopped early.
 
     It is kept to follow published runs. It stops at a bracket narrower than 0.5, whatever the scale of eta, so the
-    constraint is met only roughly, and from a positive eta it never reaches 0.
+    constraint is met only roughly, and from a positive eta it never reaches 0. Each round halves the bracket before it may stop
+    at 10 % of the bound, so eta is the middle of what is left, not where the constraint was seen.
 
     >>> bisection(lambda eta: 0.5 / (1 + eta) ** 2 - 0.125, bound=0.125)  # the root is 1
-    0.91552734375
+    1.068115234375
     """
     lower, upper = (0.0, 10000.0) if previous is None else (previous / 3, min(3 * previous, 10000.0))
     while upper - lower >= 0.5:
         middle = 0.5 * (lower + upper)
         value = derivative(middle)
+        lower, upper = (middle, upper) if value > 0 else (lower, middle)
         if abs(value) < 0.1 * bound:
             break
-        lower, upper = (middle, upper) if value > 0 else (lower, middle)
     return 0.5 * (lower + upper)
 
 

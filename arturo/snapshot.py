@@ -33,7 +33,7 @@ def posterior_of(
     if isinstance(curvature, str) and curvature not in NAMES:
         raise ValueError(f"Invalid curvature value: {curvature!r} (must be 'ggn', 'surrogate', a mapping or a function)")
     numbered = enumerate((p, group) for group in optimizer.param_groups for p in group["params"])
-    taking_part = {i: (p, group) for i, (p, group) in numbered if optimizer.state.get(p) and optimizer.state[p]["step"] > 0}
+    taking_part = {i: (p, group) for i, (p, group) in numbered if optimizer.state.get(p, {}).get("step", 0) > 0}
     if not taking_part:
         raise RuntimeError("there is no posterior before the first step(): nothing was observed yet")
     names = _names(optimizer, taking_part, model)

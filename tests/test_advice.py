@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from arturo import Arturo
-from arturo.advice import WARM_UP
+from arturo.advice import IDLE, WARM_UP
 
 ADAMS = "looks like a learning rate for AdamW"
 
@@ -117,3 +117,36 @@ def test_arguments_of_other_optimizers(name, value, advice, quadratic):
     else:
         with pytest.raises(TypeError, match=advice):
             Arturo([group])
+
+
+def idle(found):
+    return [t for t, message in found if "the trust region has not held back" in message]
+
+
+def test_a_bound_that_never_acts_warns_once(quadratic):
+    optimizer = Arturo(quadratic.params(), kl_bound=1e9, initial_curvature=0.1)
+    assert idle(said_by(optimizer, quadratic, 2 * IDLE + 5)) == [IDLE - 1]
+
+
+def test_numbers_for_a_loss_of_another_scale_are_told(quadratic):
+    """The loss times 1e-5 with numbers meant for the loss itself; without them there is nothing to tell."""
+    for number, steps in ((0.1, [IDLE - 1]), (None, [])):
+        optimizer, found = Arturo(quadratic.params(), kl_bound=0.01, initial_curvature=number), []
+        for t in range(IDLE + 5):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                quadratic.train(optimizer, 1, t, sign=1e-5)
+            found += [(t, str(w.message)) for w in caught]
+        assert idle(found) == steps
+
+
+def test_a_bound_that_acted_once_or_a_resumed_run_or_no_region_at_all(quadratic):
+    once = Arturo(quadratic.params(), kl_bound=0.01)
+    quadratic.train(once, 1)
+    once.param_groups[0]["kl_bound"] = 1e9
+    resumed = Arturo(quadratic.params(), kl_bound=1e9, initial_curvature=0.1)
+    quadratic.train(resumed, 1)
+    resumed = copy.deepcopy(resumed)
+    fixed = Arturo(quadratic.params(), kl_bound=1e9, eta=0.0)
+    for optimizer in (once, resumed, fixed):
+        assert idle(said_by(optimizer, quadratic, IDLE + 5)) == []

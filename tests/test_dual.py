@@ -155,6 +155,37 @@ def test_bisection_follows_the_published_rule(seed, spread, log_bound, log_eta):
     assert eta.item() == pytest.approx(expected, rel=1e-14)
 
 
+GOLDEN = [  # previous, bound, eta; C = 100 / eta^2, worked out by hand
+    # [1, 9]: C(5) = 4 is the bound itself: the end goes to 5, then the round stops: the middle of [1, 5].
+    (3.0, 4.0, 3.0),
+    # [1, 9]: C(5) = 4 -> [1, 5], C(3) = 11.1 -> [3, 5], C(4) = 6.25 -> [3, 4], C(3.5) = 8.16 -> [3, 3.5], within 10 % of 9.
+    (3.0, 9.0, 3.25),
+    # The next step, [13/12, 39/4]: C(65/12) = 3.41 -> [13/12, 65/12], C(13/4) = 9.47 -> [13/4, 65/12], within 10 %.
+    (3.25, 9.0, 13 / 3),
+    # After the bound was multiplied by 0.006, [13/9, 13]: C is far above 0.054 everywhere: towards the upper end, until the
+    # bracket is narrower than 0.5: five halvings of 104/9.
+    (13 / 3, 0.054, 13 - 104 / 9 / 64),
+    # First step, [0, 10000]: C(5000), C(2500), ... C(78.125) = 0.016 are below 0.07; C(39.0625) = 0.0655 too, but within 10 %:
+    # the middle of [0, 39.0625], where C is four times as large.
+    (None, 0.07, 19.53125),
+]
+
+
+@pytest.mark.parametrize("previous, bound, eta", GOLDEN)
+def test_the_published_rule_by_hand(previous, bound, eta):
+    """The bracket's end moves first, then the 10 % test may stop; eta is the middle of the halved bracket."""
+
+    def curve(x):
+        return dual.Evaluation(x, 100 / x**2, -200 / x**3, 600 / x**4)
+
+    first = curve(dual.first_trial("bisection", previous, None))
+    assert dual.bisection(previous, first, bound, curve).eta == pytest.approx(eta, rel=1e-14)
+    assert reference.bisection(lambda x: curve(x).C - bound, bound, previous) == pytest.approx(eta, rel=1e-14)
+    tensors = torch.tensor([previous or 0.0, bound], dtype=torch.float64)
+    found, _ = dual.bisection_fixed(tensors[0], torch.tensor(previous is None), tensors[1], lambda x, _: 100 / x**2)
+    assert found.item() == pytest.approx(eta, rel=1e-14)
+
+
 def test_published_rule_leaves_small_eta_unsolved():
     """Below 0.1875 the bracket is narrower than 0.5: the answer is 5/3 of the last one, whatever C says."""
     curve = Curve(0, 0.3)

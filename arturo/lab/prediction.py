@@ -32,7 +32,7 @@ def prediction_error(optimizer: Arturo) -> float | None:
             if p.grad is None:
                 continue
             state = optimizer.state.get(p, {})
-            if not state or state["step"] == 0:
+            if state.get("step", 0) == 0:
                 return None
             mean = state.get("mean", p)
             grad, mean = (torch.view_as_real(x) if x.is_complex() else x for x in (p.grad, mean))
