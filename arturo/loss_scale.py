@@ -107,4 +107,5 @@ def unit(squares: Tensor, count: Tensor, step: Scalar) -> Tensor:
         (tensor(0.2000), tensor(0.))
     """
     found = BEND / DEFAULT_CURVATURE * torch.sqrt(squares / count.clamp(min=1)) / step
-    return torch.where(count > 0, found.clamp(LEAST, MOST), 0.0)
+    rounded = found.clamp(LEAST, MOST).to(torch.float32).to(found.dtype)  # shards add up in another order: the same bits
+    return torch.where(count > 0, rounded, 0.0)

@@ -196,6 +196,11 @@ class Arturo(Optimizer):
                 self._diagonals[len(self.param_groups)] = surrogate
                 param_group["surrogate"] = FUNCTION
         super().add_param_group(param_group)
+        try:
+            sharding.refuse_flat(param_group["params"])
+        except RuntimeError:
+            self.param_groups.pop()
+            raise
         self._advice.note_group(param_group)
 
     def _init_group(

@@ -27,16 +27,16 @@ def unit_of(optimizer):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("options", [{"kl_bound": 0.01}, {}], ids=["bound", "unset"])
 def test_a_run_does_not_depend_on_the_scale_of_the_loss(scale, options, kernel, quadratic):
-    """50 steps in float64: the same trajectory and KL; eta and the unit are the scale's times as large."""
+    """50 steps: the same trajectory and KL but for the unit's rounding to float32; eta and the unit are the scale's times as large."""
     kernel = {**{name: x for name, x in kernel.items() if name != "kl_bound"}, **options}
     plain, scaled = (Arturo(quadratic.params(dtype=torch.float64), **kernel) for _ in range(2))
     expected, said = train(plain, quadratic, 50)
     found, also_said = train(scaled, quadratic, 50, scale)
     for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
     for x, y in zip(also_said, said, strict=True):
-        assert x == pytest.approx(y, rel=1e-9)
-    assert said[-1].active and unit_of(scaled) == pytest.approx(scale * unit_of(plain), rel=1e-12)
+        assert x == pytest.approx(y, rel=1e-6)
+    assert said[-1].active and unit_of(scaled) == pytest.approx(scale * unit_of(plain), rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"state_dtype": torch.bfloat16}, {"init": "gradient"}, {"maximize": True}], ids=str)
@@ -64,10 +64,10 @@ def test_in_units_of_the_loss_it_is_three_numbers(kernel, quadratic):
     given = Arturo(quadratic.params(dtype=torch.float64), **numbers, **kernel)
     found, _ = train(given, quadratic, 30)
     for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
     for p, q in zip(relative.param_groups[0]["params"], given.param_groups[0]["params"], strict=True):
         state = relative.state[p]
-        torch.testing.assert_close(loss_scale.in_loss_units(state["a"], state), given.state[q]["a"], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(loss_scale.in_loss_units(state["a"], state), given.state[q]["a"], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")
@@ -78,7 +78,7 @@ def test_the_unit_by_hand(kernel):
     optimizer = Arturo([p, q, unused], prior_precision=0.0, **kernel)
     optimizer.step()
     expected = 0.3 * math.sqrt(12.5) / math.sqrt(2 * 0.01 * 1.0 / 5)
-    assert [optimizer.state[x]["scale"].item() for x in (p, q)] == pytest.approx([expected] * 2, rel=1e-12)
+    assert [optimizer.state[x]["scale"].item() for x in (p, q)] == pytest.approx([expected] * 2, rel=1e-7)
     assert "scale" not in optimizer.state[unused]
 
 

@@ -7,9 +7,11 @@ import warnings
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from training import local, same_on_all, shard_like
@@ -81,7 +83,7 @@ def assert_equal(many: Arturo, one: Arturo, **tolerance: float) -> None:
         torch.testing.assert_close(local(q), shard_like(p.detach(), q), msg=lambda m, i=i: f"parameter {i}: {m}", **tolerance)
         for name, x in one.state[p].items():
             found = many.state[q][name]
-            if name not in ("step", "eta"):
+            if name not in ("step", "eta", "scale"):
                 assert getattr(found, "placements", None) == getattr(q, "placements", None)
                 x = shard_like(x, q)
             torch.testing.assert_close(local(found), x, msg=lambda m, i=i, n=name: f"{n} of parameter {i}: {m}", **tolerance)
@@ -265,6 +267,22 @@ def dimension_by_dimension(rank: int, world: int) -> None:
         found = shards.totals([0.1 * (rank + 1), 1e-30])
     assert found == at_once and seen.get_total_counts() == 2
     torch.testing.assert_close(torch.tensor(found), torch.tensor([0.1 * world * (world + 1) / 2, world * 1e-30]))
+
+
+def fsdp1(rank: int, world: int) -> None:
+    """Flat parameters, and views of them, are refused, in the constructor and in a late group, which is then not added."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP1 is deprecated
+        for use_orig_params in (False, True):
+            model = FullyShardedDataParallel(
+                torch.nn.Linear(4, 3), device_id=torch.device("cpu"), use_orig_params=use_orig_params
+            )
+            with pytest.raises(RuntimeError, match="does not support FullyShardedDataParallel"):
+                Arturo(model.parameters())
+            optimizer = Arturo([torch.nn.Parameter(torch.ones(2))])
+            with pytest.raises(RuntimeError, match="fully_shard"):
+                optimizer.add_param_group({"params": list(model.parameters())})
+            assert len(optimizer.param_groups) == 1
 
 
 SOLVED: dict[str, dict[str, Any]] = {
