@@ -281,15 +281,15 @@ def loss_unit(grads: Sequence[Array], step: float) -> float | None:
 
         a_0 = 0.1 kappa = 0.03 (root mean square of the first gradients, entries that are 0 or missing left out) / step
 
-    with the step per weight that the bound allows at lr = 1 (`typical_step`). None where no entry is left: the unit stays open,
-    and what is 0 is 0 in any unit.
+    with the step per weight that the bound allows at lr = 1 (`typical_step`), rounded to float32. None where no entry is left:
+    the unit stays open, and what is 0 is 0 in any unit.
 
-    >>> loss_unit([np.array([4.0, 0.0]), np.array([-4.0, np.nan])], 1.0), loss_unit([np.zeros(2)], 1.0)
-    (1.2, None)
+    >>> loss_unit([np.array([4.0, 0.0]), np.array([-4.0, np.nan])], 0.3), loss_unit([np.zeros(2)], 0.3)
+    (4.0, None)
     """
     entries = np.concatenate([g.ravel() for g in grads])
     entries = entries[(np.abs(entries) <= LARGEST_GRADIENT) & (entries != 0)]
-    return float(np.sqrt(np.mean(entries**2)) * 0.3 / step) if entries.size else None
+    return float(np.float32(np.sqrt(np.mean(entries**2)) * 0.3 / step)) if entries.size else None
 
 
 def typical_step(groups: Sequence[Mapping[str, Any]], weights: int) -> float:

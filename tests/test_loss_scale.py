@@ -27,7 +27,7 @@ def unit_of(optimizer):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("options", [{"kl_bound": 0.01}, {}], ids=["bound", "unset"])
 def test_a_run_does_not_depend_on_the_scale_of_the_loss(scale, options, kernel, quadratic):
-    """50 steps: the same trajectory and KL but for the unit's rounding to float32; eta and the unit are the scale's times as large."""
+    """50 steps: the same trajectory, KL and eta (which is in the unit) up to the unit's rounding to float32."""
     kernel = {**{name: x for name, x in kernel.items() if name != "kl_bound"}, **options}
     plain, scaled = (Arturo(quadratic.params(dtype=torch.float64), **kernel) for _ in range(2))
     expected, said = train(plain, quadratic, 50)
