@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from arturo import sharding
-from arturo.state import AVERAGED, BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.kernels.batch import sum_dtype
+from arturo.state import AVERAGED, BUFFERS, HALF, PLAIN, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -30,7 +31,7 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
 }
 
 
-PLAIN = ("step", "eta")  # under every parameter, the same on every process
+OURS = {*BUFFERS, *ROUNDED, *AVERAGED, "mean", *PLAIN}
 
 
 class Sealed:
@@ -44,10 +45,11 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
     """The state dict with its tensors sealed; a foreign one, or one of another surrogate than these groups', is refused."""
     refuse_foreign(state_dict)
     refuse_other_surrogate(state_dict, groups)
+    params = {key for group in state_dict["param_groups"] for key in group["params"]}
     state = {
         key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}
-        if isinstance(entry, Mapping)
-        else entry
+        if key in params and isinstance(entry, Mapping)
+        else entry  # what a wrapper keeps under a key of its own
         for key, entry in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
@@ -58,12 +60,17 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
     """Open the tensors of one parameter's state, on its device; buffers in their own dtype, in place of ``entry``."""
     if sharding.is_sharded(param):
         here: dict[str, Any] = {
-            name: Sealed(_shard(param, name, x.tensor)) if isinstance(x, Sealed) else x for name, x in entry.items()
+            name: Sealed(_shard(param, name, x.tensor)) if isinstance(x, Sealed) and name in OURS else x
+            for name, x in entry.items()
         }
         unseal(sharding.to_local(param), here)
         entry.clear()
-        entry.update({name: x if name in PLAIN else sharding.like(x, param) for name, x in here.items()})
+        entry.update({name: sharding.like(x, param) if name in OURS and name not in PLAIN else x for name, x in here.items()})
         return
+    for name in PLAIN:
+        if isinstance(entry.get(name), (int, float)):  # torch's own tests, and old formats, have a number there
+            dtype = torch.float32 if name == "step" else sum_dtype(param.device)
+            entry[name] = torch.tensor(float(entry[name]), dtype=dtype, device=param.device)
     names = buffer_names(entry)
     own = {name: torch.bfloat16 if names is ROUNDED else buffer_dtype(param) for name in names}
     own["mean"] = buffer_dtype(param)
@@ -73,9 +80,11 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
             place = names.index(name) + 1 if name in names else 0
             entry[name] = apart(tensor, own.get(name, tensor.dtype), place).copy_(tensor)
     real = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
+    if "prec" not in entry:
+        return
     if real.dtype not in HALF:
         entry.pop("mean", None)
-    elif "mean" not in entry and "prec" in entry:
+    elif "mean" not in entry:
         entry["mean"] = real.to(torch.float32)
 
 
@@ -92,12 +101,18 @@ def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
 
 
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError for a state dict that another optimizer wrote."""
-    groups, entries = state_dict["param_groups"], [e for e in state_dict["state"].values() if e]
-    foreign = sorted({name for e in entries for name in e} - {*BUFFERS, *ROUNDED, *AVERAGED, "mean", "step", "eta"})
-    lacking = sorted({name for e in entries for name in (*buffer_names(e), "step", "eta") if name not in e})
-    if all("prior_weight" in g for g in groups) and not foreign and not lacking:
+    """Raise ValueError for a state dict that another optimizer wrote: one that lacks what is ours.
+
+    What is there beside it (a user's average under a parameter, a wrapper's own entry) is no matter.
+    """
+    groups = state_dict["param_groups"]
+    params = {key for g in groups for key in g["params"]}
+    entries = [e for key, e in state_dict["state"].items() if key in params and isinstance(e, Mapping)]
+    ours = [e for e in entries if any(name in e for name in OURS)]
+    lacking = sorted({name for e in ours for name in (*buffer_names(e), "step", "eta") if name not in e})
+    if all("prior_weight" in g for g in groups) and not lacking:
         return
+    foreign = sorted({str(name) for e in entries for name in e if name not in OURS})
     name = next((owner for option, owner in _SIGNATURES.items() if any(option in g for g in groups)), "another optimizer")
     options = ", ".join(sorted(set(groups[0]) - {"params"})) if groups else "none"
     raise ValueError(
@@ -113,7 +128,7 @@ def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str,
         name, entries = own["surrogate"], [state_dict["state"].get(key) for key in saved["params"]]
         other = saved.get("surrogate", name)
         if other == name:
-            forms = {buffer_names(entry) is AVERAGED for entry in entries if entry}
+            forms = {buffer_names(entry) is AVERAGED for entry in entries if entry and "prec" in entry}
             if not forms or forms == {name != "kalman"}:
                 continue
             other = "kalman" if name != "kalman" else "one that keeps running averages"

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from arturo import dual
+from arturo import dual, loss_scale
 from arturo.kernels import Kernel
 from arturo.sharding import Shards
-from arturo.step import SMALLEST_SHARE, Slot, bounds
+from arturo.step import Slot, bounds, weight_count
 from arturo.trust_region import Scalar, constraint
 
 
@@ -32,8 +32,12 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     previous, fresh = _previous(live, info)
     sizes: list[Scalar] = [slot.size for slot in live]
     there: list[Tensor] = []
+    relative = loss_scale.is_relative([slot.group for slot in slots])
+    scale_sums = _scale_sums(slots, live, lrs, info) if relative else info.new_zeros(4)
     if shards is not None:
-        sizes, there, previous, fresh = _agree(shards, live, previous, fresh)
+        sizes, there, previous, fresh, scale_sums = _agree(shards, live, previous, fresh, scale_sums)
+    step = loss_scale.typical_step([slot.group for slot in slots], weight_count(sizes, lrs))
+    found, unit = _unit(scale_sums, step) if relative else (previous, 1.0)
     each = [torch.as_tensor(e, device=device, dtype=dtype) for e in bounds(live, lrs, sizes)]
     if there:  # a group without a gradient anywhere has no say
         each = [torch.where(anywhere > 0, e, 0.0) for e, anywhere in zip(each, there, strict=True)]
@@ -43,11 +47,9 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
 
     batches, size = [], torch.zeros((), device=device, dtype=dtype)
     for slot, lr, e, n in zip(live, lrs, each, sizes, strict=True):
-        share = e / bound
-        share = torch.where(share >= SMALLEST_SHARE, share, 0.0)
-        kernel = kernel_of(slot)
-        for batch, counted in slot.batches(lr, e, slot.step):
-            batches.append((kernel, kernel.prepare(batch), share, batch.alive, counted))
+        kernel, factor = kernel_of(slot), torch.sqrt(e / bound)  # f_g: half the lr is half the step
+        for batch, counted in slot.batches(lr, slot.step, unit):
+            batches.append((kernel, kernel.prepare(batch), factor, batch.alive, counted))
         size = size + n * (lr > 0)
 
     missing = torch.zeros((), device=device, dtype=dtype)
@@ -59,13 +61,13 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if limit is not None:
             w = torch.where(limit, 1.0, w)
         tables: list[Tensor] = []
-        for kernel, batch, share, alive, counted in batches:
-            s_w, eta_w = _units(share, eta, w, limit)
+        s_w, eta_w = _units(eta, w, limit)
+        for kernel, batch, _, alive, counted in batches:
             rows = (kernel.observe if observe else kernel.probe)(batch, s_w, eta_w)
             if not counted:
                 continue
             table = rows.to(device)
-            tables.append(share * table[:, :3])
+            tables.append(table[:, :3] if alive is None else torch.where(alive, table[:, :3], 0.0))
             if observe:
                 count = table[:, 3].sum()
                 missing = missing + (count if alive is None else count * alive)
@@ -73,7 +75,7 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
         if shards is not None:
             sums = shards.total(torch.cat([sums, missing.unsqueeze(0)]) if observe else sums)
             missing = sums[3] if observe else missing
-        C, dC, _ = constraint(torch.ones_like(w), w, sums[0], sums[1], sums[2])
+        C, dC, _ = constraint(w, sums[0], sums[1], sums[2])
         return C, dC
 
     scale = torch.ones_like(bound)
@@ -94,11 +96,15 @@ def device_step(slots: list[Slot], kernel_of: Callable[[Slot], Kernel], info: Te
     moving = (largest > 0) & (missing < size) & C.isfinite()
     parts: list[Tensor] = []
     w = eta.clamp(min=1)
-    for kernel, batch, share, alive, counted in batches:
-        rows = kernel.move(batch, *_units(share, eta, w, None), scale, moving if alive is None else moving & alive)
+    for kernel, batch, factor, alive, counted in batches:
+        rows = kernel.move(batch, *_units(eta, w, None), scale * factor, moving if alive is None else moving & alive)
         if counted:
-            parts.append(share * rows.to(device))
+            rows = rows.to(device) if alive is None else torch.where(alive, rows.to(device), 0.0)
+            parts.append(factor * factor * rows)
     for slot, lr in zip(live, lrs, strict=True):
+        for state in slot.scale:
+            keep = state > 0 if not isinstance(lr, Tensor) else (state > 0) | (lr <= 0).to(state.device)
+            state.unsqueeze(0).copy_(torch.where(keep, state, found.to(device=state.device, dtype=state.dtype)))
         moves = moving & (lr > 0) if isinstance(lr, Tensor) else moving
         for step, state in zip(slot.step, slot.eta, strict=True):
             step.add_(moves.to(step.dtype))
@@ -123,16 +129,32 @@ def _previous(slots: list[Slot], info: Tensor) -> tuple[Tensor, Tensor]:
     return previous.to(info.dtype), ~began.any()
 
 
+def _scale_sums(slots: list[Slot], live: list[Slot], lrs: list[Scalar], info: Tensor) -> Tensor:
+    """For :func:`_unit`: sum of squares and count of this step's gradients, whether the unit is known, and what it is."""
+    known = loss_scale.known_on_device(slots, info[0])
+    rows = [loss_scale.gradient_sums([slot], info.device) for slot in live]
+    rows = [row if not isinstance(lr, Tensor) else torch.where(lr > 0, row, 0.0) for row, lr in zip(rows, lrs, strict=True)]
+    return torch.cat([torch.stack(rows).sum(0), torch.stack([(known > 0).to(known.dtype), known])])
+
+
+def _unit(sums: Tensor, step: Scalar) -> tuple[Tensor, Tensor]:
+    """The unit of the loss (:mod:`arturo.loss_scale`), 0 as long as it is open; and what to divide by."""
+    squares, count, known, scale = sums.unbind()
+    found = torch.where(known > 0, scale / known.clamp(min=1), loss_scale.unit(squares, count, step))
+    return found, torch.where(found > 0, found, 1.0)
+
+
 def _agree(
-    shards: Shards, slots: list[Slot], previous: Tensor, fresh: Tensor
-) -> tuple[list[Scalar], list[Tensor], Tensor, Tensor]:
+    shards: Shards, slots: list[Slot], previous: Tensor, fresh: Tensor, scale_sums: Tensor
+) -> tuple[list[Scalar], list[Tensor], Tensor, Tensor, Tensor]:
     """Weights and parameters that take part anywhere, the mean of the multipliers that processes know, whether none does."""
     counts = [*(slot.size for slot in slots), *(len(slot.param) for slot in slots)]
     known = (~fresh).to(previous.dtype)
     filled = [torch.full_like(previous, float(count)) for count in counts]  # a copy from the host could not be captured
-    *numbers, known, eta = shards.total(torch.stack([*filled, known, known * previous])).unbind()
+    total = shards.total(torch.cat([torch.stack([*filled, known, known * previous]), scale_sums]))
+    *numbers, known, eta = total[:-4].unbind()
     sizes, there = numbers[: len(slots)], numbers[len(slots) :]
-    return [*sizes], there, torch.where(known > 0, eta / known.clamp(min=1), 0.0), known == 0
+    return [*sizes], there, torch.where(known > 0, eta / known.clamp(min=1), 0.0), known == 0, total[-4:]
 
 
 def _sum_in_order(tables: list[Tensor]) -> Tensor:
@@ -152,7 +174,8 @@ def _lr(lr: Scalar, device: torch.device, dtype: torch.dtype) -> Scalar:
     return torch.where(lr > 0, lr, 0.0)
 
 
-def _units(share: Tensor, eta: Tensor, w: Tensor, limit: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``s_w, eta_w`` of :mod:`arturo.trust_region`; (0, 1) in the limit and for a group that does not move."""
-    still = share == 0 if limit is None else (share == 0) | limit
-    return torch.where(still, 0.0, share / w), torch.where(still, 1.0, eta / w)
+def _units(eta: Tensor, w: Tensor, limit: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``s_w, eta_w`` of :mod:`arturo.trust_region`; (0, 1) in the limit."""
+    if limit is None:
+        return 1 / w, eta / w
+    return torch.where(limit, 0.0, 1 / w), torch.where(limit, 1.0, eta / w)

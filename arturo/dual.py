@@ -166,7 +166,9 @@ def newton_update_fixed(eta: Tensor, C: Tensor, dC: Tensor, bound: Tensor) -> Te
 def bisection(previous: float | None, first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
     """The published rule, to the letter: kept for comparison, not recommended.
 
-    Below eta = 0.1875 the bracket is narrower than 0.5 from the start: the answer is 5/3 of the last one, unseen.
+    A round halves the bracket first, and then may stop because C at the middle was good enough: the answer is the middle of
+    what is left, not the place where C was seen. Below eta = 0.1875 the bracket is narrower than 0.5 from the start: the answer
+    is 5/3 of the last one, unseen.
 
     Example:
         >>> unused = Evaluation(0.15, 1.0, -1.0, 1.0)
@@ -180,12 +182,12 @@ def bisection(previous: float | None, first: Evaluation, bound: float, evaluate:
         if at.eta != middle:
             at = evaluate(middle)
             evaluations += 1
-        if abs(at.C - bound) < PUBLISHED_SLACK * bound:
-            break
         if bound < at.C:
             lower = middle
         else:
             upper = middle
+        if abs(at.C - bound) < PUBLISHED_SLACK * bound:  # the bracket is halved before the test, as published
+            break
     eta = 0.5 * (lower + upper)
     return DualSolution(eta, evaluations, eta > 0)
 
@@ -212,8 +214,7 @@ def bisection_fixed(
     for i in range(PUBLISHED_MOST):
         middle = 0.5 * (lower + upper)
         C = evaluate(middle, i == 0)
-        done = done | ((C - bound).abs() < PUBLISHED_SLACK * bound)
         left = bound < C
         lower, upper = torch.where(left & ~done, middle, lower), torch.where(left | done, upper, middle)
-        done = done | (upper - lower < PUBLISHED_BRACKET)
+        done = done | ((C - bound).abs() < PUBLISHED_SLACK * bound) | (upper - lower < PUBLISHED_BRACKET)
     return 0.5 * (lower + upper), PUBLISHED_MOST

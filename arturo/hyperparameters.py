@@ -16,12 +16,25 @@ DUALS = ("newton", "bisection")
 INITS = ("consistent", "gradient")
 COVARIANCES = ("kronecker", "diagonal")
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
+DEFAULT_CURVATURE = 0.1  # in units of the loss; initial_curvature=None takes the unit from the first gradients
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
+
+_AVERAGING = "the filter averages over some sqrt(noise / drift) steps: leave it out, or set drift"
+FOREIGN = {  # arguments of other optimizers, and what to do instead
+    "betas": _AVERAGING,
+    "momentum": _AVERAGING,
+    "nesterov": _AVERAGING,
+    "dampening": _AVERAGING,
+    "eps": "the trust region limits the step, so nothing needs to be kept from dividing by 0: leave it out",
+    "amsgrad": "there is no second moment: leave it out",
+    "decoupled_weight_decay": "weight_decay always is decoupled: leave it out",
+}
 
 PAPER: dict[str, Any] = {
     "dual": "bisection",
     "init": "gradient",
     "curvature_floor": None,
+    "initial_curvature": 0.1,
     "initial_variance": 0.01,
     "initial_filter_variance": 5e-5,
 }
@@ -67,7 +80,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise": (_positive, "a finite number > 0"),
     "drift": (_not_negative, "a finite number >= 0"),
     "weight_decay": (_not_negative, "a finite number >= 0"),
-    "initial_curvature": (_not_negative, "a finite number >= 0"),
+    "initial_curvature": (_or_none(_not_negative), "a finite number >= 0, or None for one from the first gradients"),
     "initial_variance": (_or_none(_positive), "a finite number > 0, or None for the stationary one"),
     "initial_filter_variance": (_or_none(_positive), "a finite number > 0, or None for sqrt(drift * noise)"),
     "curvature_floor": (_or_none(_not_negative), "a finite number >= 0, or None for no guard (as published)"),
@@ -107,7 +120,7 @@ def check(group: Mapping[str, Any]) -> None:
                 f"Invalid prior_weight value: {rho!r} without an initial_variance: there is no stationary variance to "
                 "start from (pass initial_variance, e.g. 0.01)"
             )
-        if group["initial_curvature"] + prior == 0:
+        if initial_curvature(group) + prior == 0:
             raise ValueError(
                 f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
                 "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
@@ -119,6 +132,37 @@ def check(group: Mapping[str, Any]) -> None:
         )
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def agree(group: dict[str, Any], first: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ValueError where a group differs from the first in what is one for all; what it leaves out is the first's."""
+    for name in GLOBAL:
+        if group.setdefault(name, first[name]) != first[name]:
+            raise ValueError(
+                f"Invalid {name} value: {group[name]!r} in a parameter group (one trust region serves all groups, and the "
+                f"first one set {name}={first[name]!r}; give it alike in all groups, or in the constructor)"
+            )
+    a_0 = group.get("initial_curvature", defaults["initial_curvature"])
+    if (a_0 is None) != (first["initial_curvature"] is None):
+        raise ValueError(
+            f"Invalid initial_curvature value: {a_0!r} in a parameter group, {first['initial_curvature']!r} in the first (None "
+            "takes the unit of the loss from the gradients, for all groups: give a number in all of them or in none)"
+        )
+
+
+def initial_curvature(group: Mapping[str, Any]) -> float:
+    """a_0 in the units that state is in: those of the loss, or of :mod:`arturo.loss_scale` for ``initial_curvature=None``."""
+    a_0 = group["initial_curvature"]
+    return DEFAULT_CURVATURE if a_0 is None else float(a_0)
+
+
+def refuse_foreign(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for arguments that are not Arturo's."""
+    for name in options:
+        advice = FOREIGN.get(name)
+        raise TypeError(
+            f"Arturo got an unexpected keyword argument {name!r}" if advice is None else f"Arturo has no {name}: {advice}"
+        )
 
 
 _ADAPTIVE_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

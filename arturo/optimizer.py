@@ -13,6 +13,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import checkpoint, hyperparameters, sampling, sharding
+from arturo.advice import Advice
 from arturo.curvature import Data, Loss
 from arturo.device_step import device_step
 from arturo.host_step import host_step
@@ -52,8 +53,12 @@ class Arturo(Optimizer):
         covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.
         noise: r, variance of a gradient entry around the model, in squared gradient units.
         drift: q, variance by which the model may change per step. The filter averages over some sqrt(noise / drift) steps.
-        weight_decay: the mean is multiplied by ``1 - kl_bound * lr**2 * weight_decay`` before the step.
-        initial_curvature: a_0.
+        weight_decay: the mean is multiplied by ``1 - 1e-3 * lr * weight_decay`` before the step, at lr = 1 as by AdamW at its
+            default lr; with a ``kl_bound`` by ``1 - kl_bound * lr**2 * weight_decay``, as published.
+        initial_curvature: a_0. A number is in units of the loss, and so are then ``prior_weight``, ``covariance_weight`` and
+            ``curvature_floor``. None: 0.1 in a unit taken from the first gradients, which those are in as well, so that a loss
+            times 1e-4 gives the same run (:mod:`arturo.loss_scale`). A number in every group, or in none. With another
+            surrogate than the filter, or ``sample_gradients``, None is 0.1 in units of the loss.
         initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
         initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
         surrogate: where the model comes from. ``"kalman"``: the filter. The others, each an ablation, keep running averages
@@ -113,7 +118,7 @@ class Arturo(Optimizer):
         noise: float = 1.0,
         drift: float = 0.03,
         weight_decay: float = 0.0,
-        initial_curvature: float = 0.1,
+        initial_curvature: float | None = None,
         initial_variance: float | None = None,
         initial_filter_variance: float | None = None,
         surrogate: str | diagonals.Diagonal = "kalman",
@@ -128,7 +133,9 @@ class Arturo(Optimizer):
         capturable: bool = False,
         maximize: bool = False,
         sample_gradients: bool | int = False,
+        **foreign: Any,
     ) -> None:
+        hyperparameters.refuse_foreign(foreign)
         defaults = {
             "lr": lr,
             "kl_bound": kl_bound,
@@ -154,10 +161,13 @@ class Arturo(Optimizer):
             "maximize": maximize,
             "sample_gradients": sample_gradients,
         }
+        if initial_curvature is None and (sample_gradients is not False or surrogate != "kalman"):
+            defaults["initial_curvature"] = hyperparameters.DEFAULT_CURVATURE  # prior_weight = 1 / N, or a true curvature
         hyperparameters.check(defaults)
         if sample_gradients is True:
             defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
         self._diagonals: dict[int, diagonals.Diagonal] = {}  # functions passed as surrogate, by the group's index
+        self._advice = Advice()
         super().__init__(params, hyperparameters.plain(defaults))
         self._info: Tensor | None = None
         self._warned_missing = False
@@ -174,20 +184,24 @@ class Arturo(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; what it does not set comes from the constructor's arguments."""
         if isinstance(param_group, dict):
+            hyperparameters.refuse_foreign({name: x for name, x in param_group.items() if name in hyperparameters.FOREIGN})
             hyperparameters.check({**self.defaults, **param_group})
-            for name in hyperparameters.GLOBAL:
-                chosen = self.param_groups[0][name] if self.param_groups else self.defaults[name]
-                if param_group.get(name, chosen) != chosen:
-                    raise ValueError(
-                        f"Invalid {name} value: {param_group[name]!r} in a parameter group (one trust region serves all "
-                        f"groups and has {name}={chosen!r}; set it in the constructor)"
-                    )
-            param_group.update(hyperparameters.plain(param_group))
             surrogate = param_group.get("surrogate", self.defaults["surrogate"])
+            if surrogate != "kalman" and self.defaults["initial_curvature"] is None:
+                param_group.setdefault("initial_curvature", hyperparameters.DEFAULT_CURVATURE)
+            if self.param_groups:
+                hyperparameters.agree(param_group, self.param_groups[0], self.defaults)
+            param_group.update(hyperparameters.plain(param_group))
             if callable(surrogate):
                 self._diagonals[len(self.param_groups)] = surrogate
                 param_group["surrogate"] = FUNCTION
         super().add_param_group(param_group)
+        try:
+            sharding.refuse_flat(param_group["params"])
+        except RuntimeError:
+            self.param_groups.pop()
+            raise
+        self._advice.note_group(param_group)
 
     def _init_group(
         self,
@@ -205,6 +219,7 @@ class Arturo(Optimizer):
         eta: list[Tensor],
         number: list[int],
         piece: list[sharding.Piece],
+        scale: list[Tensor],
         start: int,
         shards: sharding.Shards | None,
     ) -> None:
@@ -213,17 +228,21 @@ class Arturo(Optimizer):
         for i, p in enumerate(group["params"], start):
             g = p.grad
             if g is None:
+                if p in self.state and "scale" in self.state[p]:
+                    scale.append(self.state[p]["scale"])
                 continue
             if g.is_sparse:
                 raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
             state = self.state[p]
-            if len(state) == 0:
+            if "prec" not in state:  # there may be others' entries
                 state.update(initial_state(group, p))
             elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                 raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
             if shards is not None:
                 piece.append(shards.piece(p, rounded=state["prec"].dtype == torch.bfloat16))
                 p, g, state = shards.local(p, g, state)
+            if group["initial_curvature"] is None:
+                scale.append(state["scale"])
             param.append(p)
             number.append(i)
             grad.append(g)
@@ -265,7 +284,7 @@ class Arturo(Optimizer):
         shards = sharding.find(self.param_groups)
         start = 0
         for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [])
+            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [], [])
             self._init_group(group, *slot[1:], start, shards)
             start += len(group["params"])
             held = slot.param if shards is None else group["params"]  # every process must come to the same answer
@@ -276,6 +295,8 @@ class Arturo(Optimizer):
                 return loss
             self._make_info(self.param_groups[0]["params"][0].device)
         assert self._info is not None
+        if not torch.compiler.is_compiling():
+            self._advice.before_step(self.param_groups, readable=not on_device)
         diagonals.attach(slots, self._diagonals)
         slots = [slot.as_vectors() for slot in slots]
         if on_device:
@@ -284,6 +305,7 @@ class Arturo(Optimizer):
             info = host_step(slots, host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
             self._warn_missing(info)
+            self._advice.after_step(self.param_groups, info)
         return loss
 
     def posterior(
@@ -365,7 +387,7 @@ class Arturo(Optimizer):
         """Parameters at a draw from N(mean, 1 / prec), if ``sample_gradients`` asks for it; without state at their mean."""
         if self._seed is None:
             return nullcontext()
-        params = [p for group in self.param_groups for p in group["params"] if self.state.get(p)]
+        params = [p for group in self.param_groups for p in group["params"] if "prec" in self.state.get(p, ())]
         steps = [int(self.state[p]["step"]) for p in params]
         generator = sampling.step_generator(self._seed, max(steps, default=0))
         return sampling.replaced(params, (sampling.draw(p, self.state[p], generator) for p in params))
@@ -402,6 +424,9 @@ class Arturo(Optimizer):
         self.__dict__.setdefault("_info", None)
         self.__dict__.setdefault("_diagonals", {})
         self.__dict__.setdefault("_warned_missing", False)
+        advice = self.__dict__.setdefault("_advice", Advice())
+        if self.state:
+            advice.resume()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

@@ -6,7 +6,8 @@ temperature :math:`T` its precision is
 .. math::
     \Sigma^{-1} = \frac{\mathrm{ess} \max(a, 0) + \lambda}{T} .
 
-At ``ess = 1 / prior_weight`` and :math:`T = 1` this is where the optimizer's own :math:`\Sigma` settles.
+At ``ess = 1 / prior_weight`` and :math:`T = 1` this is where the optimizer's own :math:`\Sigma` settles, if it was given an
+``initial_curvature``: ``prior_weight`` is in units of the loss then.
 """
 
 from __future__ import annotations

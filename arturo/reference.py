@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 LARGEST_GRADIENT = 1e140  # beyond it, squares and their sums overflow float64
 REQUIRED = ("kl_bound", "prior_weight", "noise", "drift")
 DEFAULTS: dict[str, Any] = {
-    "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": 0.1,
+    "lr": 1.0, "prior_precision": 0.0015, "covariance_weight": 1.3, "weight_decay": 0.0, "initial_curvature": None,
     "initial_variance": None, "initial_filter_variance": None, "curvature_floor": 0.0, "init": "consistent",
     "maximize": False, "surrogate": "kalman", "averaging": (0.9, 0.999),
 }  # fmt: skip
@@ -154,7 +154,7 @@ def kl_covariance(Sigma: Array, prec: Array) -> float:
 
 
 class Quadratic(NamedTuple):
-    """The terms of the Lagrangian over the mean for one parameter; `scale` is s_g (see `constraint`)."""
+    """The terms of the Lagrangian over the mean for one parameter; its group moves by `factor` times the step (`kl_taken`)."""
 
     mu: Array
     prec: Array
@@ -162,20 +162,31 @@ class Quadratic(NamedTuple):
     b: Array
     rho: float
     lam: float
-    scale: float = 1.0
+    factor: float = 1.0
 
     def step(self, eta: float) -> Array:
-        """d(eta). A scaled constraint C_mu / s multiplies eta by 1 / s."""
-        return primal_step(eta / self.scale, self.mu, self.prec, self.A, self.b, self.rho, self.lam)
+        """u(eta), before the group's factor."""
+        return primal_step(eta, self.mu, self.prec, self.A, self.b, self.rho, self.lam)
 
 
 def constraint(eta: float, problem: Sequence[Quadratic]) -> float:
-    """C(eta) = sum_g C_mu,g(eta) / s_g, the left side of the constraint C <= B; with one group the paper's C_mu.
+    """C(eta), the left side of the constraint C <= B: the paper's C_mu over all groups alike, whatever their bounds.
 
-    Group g has the bound e_g; with B = max e_g and s_g = e_g / B, C <= B says sum_g C_mu,g / e_g <= 1. Per weight, with
-    num = (a + rho lambda) mu + b, it is 1/2 s prec num^2 / (s (a + rho lambda) + eta prec)^2.
+    Per weight, with num = (a + rho lambda) mu + b, it is 1/2 prec num^2 / (a + rho lambda + eta prec)^2.
     """
-    return sum(kl_mean(p.step(eta), p.prec) / p.scale for p in problem)
+    return sum(kl_mean(p.step(eta), p.prec) for p in problem)
+
+
+def kl_taken(eta: float, problem: Sequence[Quadratic]) -> float:
+    """The KL of the step that is taken: group g, of bound e_g, moves by f_g u with f_g = sqrt(e_g / B), B = max e_g.
+
+    So half the lr is half the step, alone or beside others, and sum_g f_g^2 C_g <= C <= B.
+
+    >>> half = Quadratic(np.array([1.0]), np.eye(1), np.eye(1), np.zeros(1), rho=0.0, lam=0.0, factor=0.5)  # u = 1 / (1 + eta)
+    >>> constraint(1.0, [half]), kl_taken(1.0, [half])
+    (0.125, 0.03125)
+    """
+    return sum(kl_mean(p.factor * p.step(eta), p.prec) for p in problem)
 
 
 def dual_derivative(eta: float, problem: Sequence[Quadratic], bound: float) -> float:
@@ -218,18 +229,19 @@ def bisection(derivative: Callable[[float], float], bound: float, previous: floa
     """The published rule for eta (`sec:exp_details`): bisection around the previous eta, stopped early.
 
     It is kept to follow published runs. It stops at a bracket narrower than 0.5, whatever the scale of eta, so the
-    constraint is met only roughly, and from a positive eta it never reaches 0.
+    constraint is met only roughly, and from a positive eta it never reaches 0. Each round halves the bracket before it may stop
+    at 10 % of the bound, so eta is the middle of what is left, not where the constraint was seen.
 
     >>> bisection(lambda eta: 0.5 / (1 + eta) ** 2 - 0.125, bound=0.125)  # the root is 1
-    0.91552734375
+    1.068115234375
     """
     lower, upper = (0.0, 10000.0) if previous is None else (previous / 3, min(3 * previous, 10000.0))
     while upper - lower >= 0.5:
         middle = 0.5 * (lower + upper)
         value = derivative(middle)
+        lower, upper = (middle, upper) if value > 0 else (lower, middle)
         if abs(value) < 0.1 * bound:
             break
-        lower, upper = (middle, upper) if value > 0 else (lower, middle)
     return 0.5 * (lower + upper)
 
 
@@ -237,7 +249,7 @@ class ReferenceStep(NamedTuple):
     """What a step did. A step in which nothing moves reports the kept eta, kl = 0, evaluations = 0, active = False."""
 
     eta: float  # the multiplier used
-    kl: float  # C(eta), in nats
+    kl: float  # of the step taken, in nats
     bound: float  # B, in nats
     evaluations: int  # how often C was evaluated, the one for `kl` included
     active: bool  # eta > 0: the trust region cut the step short
@@ -249,19 +261,48 @@ def _nested(values: Sequence[Any]) -> Sequence[Any]:
     return values if values and isinstance(values[0], (list, tuple)) else [values]
 
 
-def _bound(group: Mapping[str, Any]) -> float:
-    """e_g = epsilon lr^2: the step length is proportional to lr."""
-    return float(group["kl_bound"] * group["lr"] ** 2)
+def _bound(group: Mapping[str, Any], weights: int) -> float:
+    """e_g = epsilon lr^2: step length is proportional to lr. epsilon = None is 1e-7 nats for each weight that takes part."""
+    return float((1e-7 * weights if group["kl_bound"] is None else group["kl_bound"]) * group["lr"] ** 2)
 
 
 def _decayed(group: Mapping[str, Any], mean: Array) -> Array:
-    """The mean from which everything in a step is measured: weight decay comes first, theta - e_g wd theta."""
-    return mean.ravel() * (1.0 - _bound(group) * float(group["weight_decay"]))
+    """The mean from which everything in a step is measured: weight decay comes first, theta - epsilon lr^2 wd theta.
+
+    Without an epsilon it is theta - 1e-3 lr wd theta, whatever the number of weights.
+    """
+    lr, epsilon = group["lr"], group["kl_bound"]
+    rate = float(1e-3 * lr if epsilon is None else epsilon * lr**2)
+    return mean.ravel() * (1.0 - rate * float(group["weight_decay"]))
+
+
+def loss_unit(grads: Sequence[Array], step: float) -> float | None:
+    """kappa, by which gradients are divided where `initial_curvature` is None: a run then does not depend on the loss's scale.
+
+        a_0 = 0.1 kappa = 0.03 (root mean square of the first gradients, entries that are 0 or missing left out) / step
+
+    with the step per weight that the bound allows at lr = 1 (`typical_step`), rounded to float32. None where no entry is left:
+    the unit stays open, and what is 0 is 0 in any unit.
+
+    >>> loss_unit([np.array([4.0, 0.0]), np.array([-4.0, np.nan])], 0.3), loss_unit([np.zeros(2)], 0.3)
+    (4.0, None)
+    """
+    entries = np.concatenate([g.ravel() for g in grads])
+    entries = entries[(np.abs(entries) <= LARGEST_GRADIENT) & (entries != 0)]
+    return float(np.float32(np.sqrt(np.mean(entries**2)) * 0.3 / step)) if entries.size else None
+
+
+def typical_step(groups: Sequence[Mapping[str, Any]], weights: int) -> float:
+    """sqrt(2 epsilon Sigma_0 / n), the root mean square per weight of a step of KL epsilon; the largest over the groups."""
+    variances = [1.0 / _initial_state(group, ())["prec"] for group in groups]
+    bounds = [_bound({**group, "lr": 1.0}, weights) for group in groups]
+    return float(np.sqrt(max(2 * e * v / weights for e, v in zip(bounds, variances, strict=True))))
 
 
 def _initial_state(group: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """a_0, P_0 and Sigma_0. b = 0 is a placeholder until the first gradient."""
-    a, rho, q, r = group["initial_curvature"], group["prior_weight"], group["drift"], group["noise"]
+    a = 0.1 if group["initial_curvature"] is None else group["initial_curvature"]
+    rho, q, r = group["prior_weight"], group["drift"], group["noise"]
     P, variance = group["initial_filter_variance"], group["initial_variance"]
     if P is None:
         P = np.sqrt(q * r) if q > 0 else r  # the steady state of b
@@ -310,7 +351,7 @@ def _average(group: Mapping[str, Any], state: dict[str, Any], mean: Array, g: Ar
     return seen
 
 
-def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, bound: float) -> Quadratic:
+def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, factor: float) -> Quadratic:
     """The fitted model as 1x1 blocks. A curvature below the floor is raised, b turned to keep the gradient at mu."""
     mu, a, b = _decayed(group, mean), state["a"].ravel(), state["b"].ravel()
     rho, lam = float(group["prior_weight"]), float(group["prior_precision"])
@@ -320,12 +361,13 @@ def _quadratic(group: Mapping[str, Any], state: Mapping[str, Any], mean: Array, 
     raised = a if floor is None else np.maximum(a, floor)
     b = b + (a - raised) * mu
     prec, A = state["prec"].reshape(-1, 1, 1), raised.reshape(-1, 1, 1)
-    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, _bound(group) / bound)
+    return Quadratic(mu[:, None], prec, A, b[:, None], rho, lam, factor)
 
 
 class ReferenceArturo:
     """The optimizer over NumPy arrays: `step(grads)` moves the means in `groups[i]["params"][j]`.
 
+    With `initial_curvature=None` gradients are divided by `unit` (`loss_unit`), found on the first step, before all else.
     The filter state stands in `state[i][j]`: prec, a, b, P_aa, P_ab, P_bb (arrays like the parameter), step, eta. Other
     surrogates have grad_avg in place of P: "adam", and any other name for running averages of diagonals given to `step`.
 
@@ -349,6 +391,7 @@ class ReferenceArturo:
         if dual not in ("newton", "bisection"):
             raise ValueError(f"dual must be 'newton' or 'bisection', got {dual!r}")
         self.dual, self.eta = dual, eta
+        self.unit: float | None = None
         mappings = [g for g in groups if isinstance(g, Mapping)] or [{"params": groups}]
         self.groups: list[dict[str, Any]] = [{**DEFAULTS, **defaults, **g} for g in mappings]
         self.state: list[list[dict[str, Any]]] = []
@@ -360,6 +403,8 @@ class ReferenceArturo:
                 raise ValueError(f"init must be 'consistent' or 'gradient', got {group['init']!r}")
             if group["prior_weight"] == 0 and group["initial_variance"] is None:
                 raise ValueError("prior_weight = 0 has no stationary variance: give an initial_variance")
+            if group["initial_curvature"] is None and group["surrogate"] != "kalman":
+                group["initial_curvature"] = 0.1  # a true curvature is in units of the loss
             group["params"] = [np.array(p, dtype=np.float64) for p in group["params"]]
             self.state.append([{} for _ in group["params"]])
 
@@ -381,12 +426,22 @@ class ReferenceArturo:
                     state.update(_initial_state(group, mean.shape))
                 if group["lr"] > 0:
                     taking.append((group, state, mean, np.asarray(g, dtype=np.float64), h))
-        bound = max((_bound(group) for group, *_ in taking), default=0.0)
+        weights = sum(mean.size for _, _, mean, *_ in taking)
+        bounds = [_bound(group, weights) for group, *_ in taking]
+        bound = max(bounds, default=0.0)
         known = [state for _, state, *_ in taking] or [state for states in self.state for state in states if state]
         previous: float | None = next((state["eta"] for state in known if state["step"] > 0), None)
         nothing = ReferenceStep(previous or 0.0, 0.0, bound, 0, False, 0)
         if bound == 0:
             return nothing
+
+        if self.unit is None and self.groups[0]["initial_curvature"] is None:
+            self.unit = loss_unit([g for *_, g, _ in taking], typical_step(self.groups, weights))
+        unit = self.unit or 1.0
+        taking = [
+            (group, state, mean, g / unit, None if h is None else np.asarray(h, np.float64) / unit)
+            for group, state, mean, g, h in taking
+        ]
 
         # Fit the model.
         skipped = 0
@@ -396,11 +451,14 @@ class ReferenceArturo:
             else:
                 seen = _average(group, state, mean, g, None if group["surrogate"] == "adam" else np.asarray(h, np.float64))
             skipped += int(np.sum(~seen))
-        if skipped == sum(mean.size for _, _, mean, *_ in taking):
+        if skipped == weights:
             return nothing._replace(skipped=skipped)
 
         # Find the multiplier.
-        problem = [_quadratic(group, state, mean, bound) for group, state, mean, *_ in taking]
+        problem = [
+            _quadratic(group, state, mean, float(np.sqrt(e / bound)))
+            for (group, state, mean, *_), e in zip(taking, bounds, strict=True)
+        ]
         evaluations = 0
 
         def derivative(x: float) -> float:
@@ -410,15 +468,15 @@ class ReferenceArturo:
 
         eta = self.eta if eta is None else eta
         if eta is None and self.dual == "newton":
-            poles = [-p.scale * (p.A + p.rho * p.lam) / p.prec for p in problem if p.mu.size]
+            poles = [-(p.A + p.rho * p.lam) / p.prec for p in problem if p.mu.size]
             eta = solve_dual(derivative, pole=max(float(x.max()) for x in poles))
         elif eta is None:
             eta = bisection(derivative, bound, previous)
-        kl = constraint(eta, problem)
+        kl = kl_taken(eta, problem)
 
         # Move.
         for (group, state, mean, *_), p in zip(taking, problem, strict=True):
-            mean[...] = (p.mu - p.step(eta)).reshape(mean.shape)
+            mean[...] = (p.mu - p.factor * p.step(eta)).reshape(mean.shape)
             Sigma = primal_covariance(p.prec, p.A, p.rho, p.lam, group["covariance_weight"])
             state.update(prec=_inverse(Sigma).reshape(mean.shape), eta=eta, step=state["step"] + 1)
         return ReferenceStep(eta, kl, bound, evaluations + 1, eta > 0, skipped)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
+from arturo.loss_scale import in_loss_units
 from arturo.posterior import Posterior, check, some, weight_of
 from arturo.sharding import drop_gathered, is_sharded
 
@@ -32,7 +33,7 @@ def posterior_of(
     if isinstance(curvature, str) and curvature not in NAMES:
         raise ValueError(f"Invalid curvature value: {curvature!r} (must be 'ggn', 'surrogate', a mapping or a function)")
     numbered = enumerate((p, group) for group in optimizer.param_groups for p in group["params"])
-    taking_part = {i: (p, group) for i, (p, group) in numbered if optimizer.state.get(p) and optimizer.state[p]["step"] > 0}
+    taking_part = {i: (p, group) for i, (p, group) in numbered if optimizer.state.get(p, {}).get("step", 0) > 0}
     if not taking_part:
         raise RuntimeError("there is no posterior before the first step(): nothing was observed yet")
     names = _names(optimizer, taking_part, model)
@@ -57,7 +58,7 @@ def _curvatures(
         for p in params.values():
             if "a" not in optimizer.state[p]:
                 raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
-        return {name: optimizer.state[p]["a"] for name, p in params.items()}
+        return {name: in_loss_units(optimizer.state[p]["a"], optimizer.state[p]) for name, p in params.items()}
     if isinstance(curvature, str):
         if model is None or data is None:
             lacking = " and ".join(name for name, value in (("model", model), ("data", data)) if value is None)

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from arturo import sharding
+from arturo.hyperparameters import initial_curvature
 from arturo.kernels import native
 from arturo.kernels.batch import sum_dtype
 
 BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
 AVERAGED = ("prec", "a", "b", "grad_avg")  # of the surrogates that keep running averages
+PLAIN = ("step", "eta", "scale")  # single numbers, under every parameter
 HALF = (torch.float16, torch.bfloat16)
 LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
 PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096
@@ -24,16 +26,13 @@ PLACE = 576  # bytes between two places: nine cache lines, so that seven places 
 def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     """A settled start: b is set by the first observation, the variances are where they would settle.
 
-    State of a DTensor lies as it does; ``step`` and ``eta`` are the same on every process and plain.
+    State of a DTensor lies as it does; single numbers are the same on every process and plain.
     """
     if sharding.is_sharded(p):
         here = initial_state(group, sharding.to_local(p.detach()))
-        return {name: x if name in ("step", "eta") else sharding.like(x, p) for name, x in here.items()}
+        return {name: x if name in PLAIN else sharding.like(x, p) for name, x in here.items()}
     real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
-    rho_lam = group["prior_weight"] * group["prior_precision"]
-    a_0, q, r = group["initial_curvature"], group["drift"], group["noise"]
-    variance = group["initial_variance"]
-    prec = (a_0 + rho_lam) / group["prior_weight"] if variance is None else 1 / variance
+    a_0, q, r, prec = initial_curvature(group), group["drift"], group["noise"], initial_precision(group)
     P_0 = group["initial_filter_variance"]
     if P_0 is None:
         P_0 = math.sqrt(q * r) if q > 0 else r
@@ -41,6 +40,8 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         "step": torch.zeros((), dtype=torch.float32, device=p.device),
         "eta": torch.zeros((), dtype=sum_dtype(p.device), device=p.device),
     }
+    if group["initial_curvature"] is None:
+        state["scale"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
     rounded = group["state_dtype"] is not None
     dtype = group["state_dtype"] if rounded else buffer_dtype(p)
     if group["surrogate"] == "kalman":
@@ -52,6 +53,12 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     if real.dtype in HALF:
         state["mean"] = real.to(torch.float32)
     return state
+
+
+def initial_precision(group: Mapping[str, Any]) -> float:
+    """1 / Sigma_0; where no variance is given, that at which it would settle, (a_0 + rho lambda) / rho."""
+    variance, rho = group["initial_variance"], group["prior_weight"]
+    return float((initial_curvature(group) + rho * group["prior_precision"]) / rho if variance is None else 1 / variance)
 
 
 def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:

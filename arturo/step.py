@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from arturo.hyperparameters import SMALLEST_FLOOR
+from arturo.hyperparameters import SMALLEST_FLOOR, initial_curvature
 from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants
 from arturo.sharding import Piece
 from arturo.trust_region import Scalar
 
+DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
-SMALLEST_SHARE = 1e-30  # a group whose bound is smaller than this part of the largest one observes and does not move
 
 
 class StepInfo(NamedTuple):
@@ -23,9 +23,8 @@ class StepInfo(NamedTuple):
 
     Attributes:
         eta: multiplier of the constraint; 0 when the surrogate's optimum lies inside the region.
-        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. Where groups have unlike bounds each group's part
-            counts in units of its own bound, so that ``kl <= bound`` is the one constraint there is. The covariance's part
-            is penalised, not bounded, and not included.
+        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. It equals the bound when active; where a group has a
+            smaller lr or kl_bound than another, it is less. The covariance's part is penalised, not bounded, and not included.
         bound: ``kl_bound * lr ** 2``, the largest over the groups, in nats. 0 when nothing took part in the step.
         evaluations: evaluations of the constraint; passes over memory = evaluations + 1.
         active: whether the bound held the step back.
@@ -67,6 +66,7 @@ class Slot(NamedTuple):
     eta: list[Tensor]
     number: list[int]  # each parameter's place among all of the optimizer's
     piece: list[Piece]  # what of each parameter lies in this process; empty without DTensors
+    scale: list[Tensor]  # arturo.loss_scale: of every parameter of the group with state, also without a gradient now
 
     def as_vectors(self) -> Slot:
         """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
@@ -76,7 +76,7 @@ class Slot(NamedTuple):
         if not any(p.is_complex() or p.dim() == 0 for p in self.param):
             return self
         vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
-        return Slot(self.group, *vectors, self.step, self.eta, self.number, self.piece)  # type: ignore[call-arg, arg-type]
+        return Slot(self.group, *vectors, *self[10:])  # type: ignore[call-arg, arg-type]
 
     @property
     def size(self) -> int:
@@ -85,11 +85,11 @@ class Slot(NamedTuple):
             return sum(p.numel() for p in self.param)
         return sum(p.numel() for p, piece in zip(self.param, self.piece, strict=True) if piece.counted)
 
-    def batches(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> list[tuple[Batch, bool]]:
+    def batches(self, lr: Scalar, steps: list[Any], unit: Scalar) -> list[tuple[Batch, bool]]:
         """:meth:`batch`, and whether its sums count here; what another process counts is a batch of its own."""
         if not self.param:
             return []
-        batch = self.batch(lr, bound, steps)
+        batch = self.batch(lr, steps, unit)
         if not self.piece:
             return [(batch, True)]
         found = []
@@ -99,8 +99,11 @@ class Slot(NamedTuple):
                 found.append((batch.select(chosen).in_runs([self.piece[i].starts for i in chosen]), counted))
         return found
 
-    def batch(self, lr: Scalar, bound: Scalar, steps: list[Any]) -> Batch:
-        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device."""
+    def batch(self, lr: Scalar, steps: list[Any], unit: Scalar) -> Batch:
+        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device.
+
+        ``unit`` is that of the loss (:mod:`arturo.loss_scale`).
+        """
         group = self.group
         rho_lam = group["prior_weight"] * group["prior_precision"]
         floor = group["curvature_floor"]
@@ -111,10 +114,10 @@ class Slot(NamedTuple):
             rho_lam=rho_lam,
             nu=group["covariance_weight"],
             floor=SMALLEST_FLOOR if floor == 0 and rho_lam == 0 else floor,
-            a_0=group["initial_curvature"],
+            a_0=initial_curvature(group),
             consistent=group["init"] == "consistent",
-            maximize=group["maximize"],
-            decay=_decay(bound * group["weight_decay"]) if group["weight_decay"] else 1.0,
+            factor=(-1.0 if group["maximize"] else 1.0) / unit,
+            decay=_decay(decayed_part(group, lr)) if group["weight_decay"] else 1.0,
         )
         alive = lr > 0 if isinstance(lr, Tensor) else None
         first = [step == 0 for step in steps]
@@ -132,6 +135,16 @@ def _as_vector(x: Tensor) -> Tensor:
 
 def _integer(step: Any) -> Any:
     return step.to(torch.int64) if isinstance(step, Tensor) else int(step)
+
+
+def decayed_part(group: Mapping[str, Any], lr: Scalar) -> Scalar:
+    """What weight decay takes of the mean in one step.
+
+    With a ``kl_bound`` the paper's: its tabulated values keep their meaning. Without one, no matter how many weights there are:
+    the default bound grows with them, and with it would the decay.
+    """
+    kl_bound, wd = group["kl_bound"], float(group["weight_decay"])
+    return wd * (DECAY_PER_LR * lr if kl_bound is None else kl_bound * lr * lr)
 
 
 def _decay(part: Scalar) -> Scalar:

@@ -10,15 +10,15 @@ for :math:`\pi = N(\mu', \Sigma')`. Everything here is per weight; the sums over
 Letters: ``m`` mean, ``prec`` diagonal of :math:`\Sigma^{-1}`, ``a`` and ``b`` the surrogate, ``rho_lam`` the product
 :math:`\rho\lambda`, ``eta`` the multiplier of the constraint.
 
-**Several bounds.** Group g has the bound e_g; B is the largest and s_g = e_g / B. The one constraint
-:math:`\sum_g C_g / e_g \le 1` has, with the multiplier in units of B, the solution
+**Several bounds.** Group g has the bound e_g; B is the largest. The constraint is solved for all weights alike,
 
-.. math:: d = \frac{s\,num}{s A + \eta\,prec}, \qquad C = \tfrac12 \sum s\,prec\,\frac{num^2}{(s A + \eta\,prec)^2} \le B
+.. math:: u = \frac{num}{A + \eta\,prec}, \qquad C = \tfrac12 \sum prec\,u^2 \le B,
 
-(``m' = m - d``). With equal bounds s = 1 and this is the paper's problem.
+and group g then moves by :math:`f_g u` with :math:`f_g = \sqrt{e_g / B} \le 1`: half the lr is half the step, and the KL taken,
+:math:`\sum_g f_g^2 C_g`, is at most B. With equal bounds f = 1 and this is the paper's problem.
 
 **Units.** ``eta`` runs from 0 to beyond float32's range (tiny bounds, huge gradients). Kernels therefore never see it:
-they get ``s_w = s / w`` and ``eta_w = eta / w`` with ``w = max(1, eta)``, both at most 1, and what comes out is scaled back
+they get ``s_w = 1 / w`` and ``eta_w = eta / w`` with ``w = max(1, eta)``, both at most 1, and what comes out is scaled back
 in float64 (:func:`constraint`). ``eta = inf`` is the limit ``s_w = 0, eta_w = 1``.
 """
 
@@ -64,7 +64,7 @@ def curvature(a: Tensor, rho_lam: Scalar, floor: Scalar | None) -> Tensor:
 
 
 def step_direction(num: Tensor, A: Tensor, prec: Tensor, s_w: Scalar, eta_w: Scalar) -> tuple[Tensor, Tensor]:
-    r"""``x = num / den`` and ``den = s_w A + eta_w prec``; the step is ``d = s_w x`` (``eq:primal_mean`` as a difference).
+    r"""``x = num / den`` and ``den = s_w A + eta_w prec``; the step is ``u = s_w x`` (``eq:primal_mean`` as a difference).
 
     ``eq:primal_mean`` reads :math:`\mu' = (A + \eta\Sigma^{-1} + \rho\lambda I)^{-1} (\eta\Sigma^{-1}\mu - b)`;
     subtracting it from :math:`\mu` leaves num / den without cancellation.
@@ -129,13 +129,13 @@ def kl_covariance(new_prec: Tensor, prec: Tensor) -> Tensor:
     return 0.5 * (prec / new_prec - 1 + new_prec.log() - prec.log()).sum()
 
 
-def constraint(s: S, w: S, s_0: S, s_1: S, s_2: S) -> tuple[S, S, S]:
-    r"""C, C' and C'' of one group from its :func:`constraint_sums` taken in units of ``w``.
+def constraint(w: S, s_0: S, s_1: S, s_2: S) -> tuple[S, S, S]:
+    r"""C, C' and C'' from :func:`constraint_sums` taken in units of ``w``.
 
-    :math:`C = \frac{s S_0}{2 w^2}`, :math:`C' = -\frac{s S_1}{w^3}`, :math:`C'' = \frac{3 s S_2}{w^4}`. C in nats.
+    :math:`C = \frac{S_0}{2 w^2}`, :math:`C' = -\frac{S_1}{w^3}`, :math:`C'' = \frac{3 S_2}{w^4}`. C in nats.
 
     Example:
-        >>> constraint(1.0, 1.0, 16.0, 21.0, 28.0)
+        >>> constraint(1.0, 16.0, 21.0, 28.0)
         (8.0, -21.0, 84.0)
     """
-    return s * s_0 / (2 * w * w), -s * s_1 / (w * w * w), 3 * s * s_2 / (w * w * w * w)
+    return s_0 / (2 * w * w), -s_1 / (w * w * w), 3 * s_2 / (w * w * w * w)

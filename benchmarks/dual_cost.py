@@ -35,7 +35,7 @@ def run(options: dict[str, object], steps: int, seed: int) -> list[tuple[int, bo
     torch.manual_seed(seed)
     source = data.load("fashion-mnist")
     model = models.fashion_mnist_cnn()
-    optimizer = Arturo(model.parameters(), **TUNED, **options)
+    optimizer = Arturo(model.parameters(), **{"initial_curvature": 0.1, **TUNED, **options})
     milestones = [steps // 2, 3 * steps // 4]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.006**0.5)
     generator = torch.Generator().manual_seed(seed)

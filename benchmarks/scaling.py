@@ -24,6 +24,7 @@ PARAMETER, GRADIENT = 4, 4
 OBSERVE = (2, 6 + 5)  # reads mean and gradient; reads prec, a, b and P's three, writes a, b and P's three
 PROBE = (1, 3)  # reads the mean; reads prec, a, b
 MOVE = (2, 3 + 1)  # reads and writes the mean; reads prec, a, b, writes prec
+SQUARES = {"host": 0, "device": 4}  # bytes: reads the gradient for the unit of the loss; the host knows it after the first step
 ADAMW = 28  # bytes: reads parameter, gradient and two moments, writes all but the gradient
 PROBES = {"host": 0, "device": 3}  # of a steady step; on accelerators the number is fixed
 
@@ -43,7 +44,7 @@ def traffic(optimizer: str, step: str) -> int:
         return ADAMW
     width = 2 if "bfloat16" in optimizer else 4
     passes = [OBSERVE, *[PROBE] * PROBES[step], MOVE]
-    return sum(4 * wide + width * narrow for wide, narrow in passes)
+    return SQUARES[step] + sum(4 * wide + width * narrow for wide, narrow in passes)
 
 
 def gradient_bytes(weights: float, devices: int) -> float:
@@ -53,7 +54,7 @@ def gradient_bytes(weights: float, devices: int) -> float:
 
 def dual_messages(step: str, groups: int = 1) -> list[int]:
     """Bytes of each all-reduce of one optimizer step: what takes part, each evaluation of the constraint, the KL taken."""
-    sums = [2 * groups + 2, 4, *[3] * PROBES[step], 1]
+    sums = [2 * groups + 6, 4, *[3] * PROBES[step], 1]
     return [8 * DIGITS * n for n in sums]
 
 

@@ -31,7 +31,9 @@ def trained(features: Tensor, y: Tensor) -> tuple[nn.Linear, Arturo]:
     """The ordinary loop: the mean negative log-likelihood of all points, backward, step."""
     model = nn.Linear(features.shape[1], 1, bias=False)
     nn.init.zeros_(model.weight)
-    optimizer = Arturo(model.parameters(), prior_weight=1 / POINTS, prior_precision=PRIOR, kl_bound=0.5, drift=1e-3)
+    # A number for initial_curvature: prior_weight is 1 / N only in units of the loss.
+    options = {"prior_weight": 1 / POINTS, "prior_precision": PRIOR, "initial_curvature": 0.1, "kl_bound": 0.5, "drift": 1e-3}
+    optimizer = Arturo(model.parameters(), **options)
     for t in range(1500):
         optimizer.param_groups[0]["lr"] = 1 - t / 1500
         optimizer.zero_grad()

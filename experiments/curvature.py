@@ -34,7 +34,7 @@ def trained(settings: dict[str, Any], images: Tensor, labels: Tensor, epochs: in
     """A run with lr falling linearly to 0."""
     torch.manual_seed(0)
     model = fashion_mnist_cnn()
-    optimizer = Arturo(model.parameters(), **settings)
+    optimizer = Arturo(model.parameters(), **{"initial_curvature": 0.1, **settings})
     batches = [part for _ in range(epochs) for part in torch.randperm(len(labels)).split(batch)]
     for i, chosen in enumerate(track(batches, "training")):
         optimizer.param_groups[0]["lr"] = 1 - i / len(batches)

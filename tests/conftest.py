@@ -13,7 +13,7 @@ CONFIGURATIONS = {
     "loop": {"foreach": False},
     "capturable": {"capturable": True},
     "capturable-foreach": {"capturable": True, "foreach": True},
-    "weight-decay": {"weight_decay": 2.0},
+    "weight-decay": {"weight_decay": 0.9},
     "maximize": {"maximize": True},
     "paper": PAPER,
     "paper-capturable": {**PAPER, "capturable": True},

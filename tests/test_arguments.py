@@ -30,7 +30,7 @@ BAD = {
     "noise": [None, *POSITIVE],
     "drift": [None, *NOT_NEGATIVE],
     "weight_decay": [None, *NOT_NEGATIVE],
-    "initial_curvature": [None, *NOT_NEGATIVE],
+    "initial_curvature": NOT_NEGATIVE,
     "initial_variance": POSITIVE,
     "initial_filter_variance": POSITIVE,
     "surrogate": ["Kalman", "kalman ", "", None, 3, ["kalman"], object, "function"],
@@ -55,7 +55,7 @@ GOOD = {
     "noise": [1e-6, 10],
     "drift": [0, 0.0, 1.0],
     "weight_decay": [0, 0.0, 1.0],
-    "initial_curvature": [0, 0.0, 2.0],
+    "initial_curvature": [None, 0, 0.0, 2.0],
     "initial_variance": [None, 1e-6, 1],
     "initial_filter_variance": [None, 1e-6, 1],
     "surrogate": ["kalman", "adam"],
@@ -80,7 +80,7 @@ def params():
 
 
 def test_the_tables_are_complete(params):
-    names = set(inspect.signature(Arturo).parameters) - {"params"}
+    names = set(inspect.signature(Arturo).parameters) - {"params", "foreign"}
     assert names == set(BAD) == set(GOOD) == set(Arturo(params).defaults)
 
 
@@ -100,6 +100,7 @@ def test_bad_values_are_refused(name, value, params):
 
 
 @pytest.mark.parametrize("name, value", [(n, v) for n, vs in GOOD.items() for v in vs], ids=lambda x: repr(x)[:30])
+@pytest.mark.filterwarnings("ignore:lr=1e-28 looks like")
 def test_good_values_are_taken_and_work(name, value, params):
     """Both ways, and two steps stay finite."""
     makes = [lambda: Arturo(params, **{name: value})]
@@ -182,6 +183,7 @@ def test_the_published_combination(params):
         "dual": "bisection",
         "init": "gradient",
         "curvature_floor": None,
+        "initial_curvature": 0.1,
         "initial_variance": 0.01,
         "initial_filter_variance": 5e-5,
     }

@@ -153,7 +153,7 @@ def test_a_half_precision_checkpoint_in_a_float32_model(dtype, kernel, quadratic
     resumed = Arturo(twins, **kernel)
     resumed.load_state_dict(saved(optimizer.state_dict()))
     for p, twin in zip(params, twins, strict=True):
-        assert sorted(resumed.state[twin]) == sorted((*BUFFERS, "step", "eta"))
+        assert sorted(resumed.state[twin]) == sorted((*BUFFERS, "step", "eta", "scale"))
         assert all(torch.equal(x, optimizer.state[p][name]) for name, x in resumed.state[twin].items())
     quadratic.train(resumed, 2, start=3)
     assert all(torch.isfinite(twin).all() for twin in twins)

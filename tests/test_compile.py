@@ -16,7 +16,7 @@ COMPILED = {
     "foreach": {"foreach": True},
     "paper": PAPER,
     "fixed-eta": {"eta": 2.0},
-    "tensor-lr": {"lr": torch.tensor(0.5), "weight_decay": 2.0},
+    "tensor-lr": {"lr": torch.tensor(0.5), "weight_decay": 0.9},
     "adam-surrogate": {"surrogate": "adam"},
 }
 pytestmark = [

@@ -47,10 +47,11 @@ def test_state_keys_and_dtypes(dtype, configuration):
     for _ in range(2):
         optimizer.step()
         state, (kept, mean) = optimizer.state[p], KEEP[dtype]
-        assert sorted(state) == sorted(BUFFERS + (["mean"] if mean else []))
+        scale = ["scale"] if configuration.get("initial_curvature") is None else []
+        assert sorted(state) == sorted(BUFFERS + scale + (["mean"] if mean else []))
         for name, x in state.items():
-            if name in ("step", "eta"):
-                assert x.shape == () and x.dtype == {"step": torch.float32, "eta": torch.float64}[name]
+            if name in ("step", "eta", "scale"):
+                assert x.shape == () and x.dtype == (torch.float32 if name == "step" else torch.float64)
             else:
                 assert x.dtype == kept and x.shape == (torch.view_as_real(p).shape if p.is_complex() else p.shape)
     assert p.dtype == dtype

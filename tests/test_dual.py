@@ -1,4 +1,4 @@
-"""The dual's solvers on curves C(eta) = 1/2 sum s prec num^2 / (s A + eta prec)^2 of random problems."""
+"""The dual's solvers on curves C(eta) = 1/2 sum prec num^2 / (A + eta prec)^2 of random problems."""
 
 import math
 
@@ -16,19 +16,18 @@ class Curve:
 
     def __init__(self, seed: int, spread: float, n: int = 50) -> None:
         random = np.random.default_rng(seed)
-        self.num, self.A, self.prec, share = (10 ** (spread * random.standard_normal(n)) for _ in range(4))
-        self.share = np.minimum(share, 1.0)
+        self.num, self.A, self.prec = (10 ** (spread * random.standard_normal(n)) for _ in range(3))
         self.count = 0
 
     def __call__(self, eta: float) -> dual.Evaluation:
         self.count += 1
-        s, prec = self.share, self.prec
+        prec = self.prec
         if math.isinf(eta):
-            return dual.Evaluation(eta, float(0.5 * np.sum(s * self.num**2 / prec)), 0.0, 0.0)
-        den = s * self.A + eta * prec
-        C = 0.5 * np.sum(s * prec * self.num**2 / den**2)
-        dC = -np.sum(s * prec**2 * self.num**2 / den**3)
-        ddC = 3 * np.sum(s * prec**3 * self.num**2 / den**4)
+            return dual.Evaluation(eta, float(0.5 * np.sum(self.num**2 / prec)), 0.0, 0.0)
+        den = self.A + eta * prec
+        C = 0.5 * np.sum(prec * self.num**2 / den**2)
+        dC = -np.sum(prec**2 * self.num**2 / den**3)
+        ddC = 3 * np.sum(prec**3 * self.num**2 / den**4)
         return dual.Evaluation(eta, float(C), float(dC), float(ddC))
 
 
@@ -154,6 +153,37 @@ def test_bisection_follows_the_published_rule(seed, spread, log_bound, log_eta):
         tensor(previous or 0.0), torch.tensor(previous is None), tensor(bound), lambda eta, _: tensor(curve(eta.item()).C)
     )
     assert eta.item() == pytest.approx(expected, rel=1e-14)
+
+
+GOLDEN = [  # previous, bound, eta; C = 100 / eta^2, worked out by hand
+    # [1, 9]: C(5) = 4 is the bound itself: the end goes to 5, then the round stops: the middle of [1, 5].
+    (3.0, 4.0, 3.0),
+    # [1, 9]: C(5) = 4 -> [1, 5], C(3) = 11.1 -> [3, 5], C(4) = 6.25 -> [3, 4], C(3.5) = 8.16 -> [3, 3.5], within 10 % of 9.
+    (3.0, 9.0, 3.25),
+    # The next step, [13/12, 39/4]: C(65/12) = 3.41 -> [13/12, 65/12], C(13/4) = 9.47 -> [13/4, 65/12], within 10 %.
+    (3.25, 9.0, 13 / 3),
+    # After the bound was multiplied by 0.006, [13/9, 13]: C is far above 0.054 everywhere: towards the upper end, until the
+    # bracket is narrower than 0.5: five halvings of 104/9.
+    (13 / 3, 0.054, 13 - 104 / 9 / 64),
+    # First step, [0, 10000]: C(5000), C(2500), ... C(78.125) = 0.016 are below 0.07; C(39.0625) = 0.0655 too, but within 10 %:
+    # the middle of [0, 39.0625], where C is four times as large.
+    (None, 0.07, 19.53125),
+]
+
+
+@pytest.mark.parametrize("previous, bound, eta", GOLDEN)
+def test_the_published_rule_by_hand(previous, bound, eta):
+    """The bracket's end moves first, then the 10 % test may stop; eta is the middle of the halved bracket."""
+
+    def curve(x):
+        return dual.Evaluation(x, 100 / x**2, -200 / x**3, 600 / x**4)
+
+    first = curve(dual.first_trial("bisection", previous, None))
+    assert dual.bisection(previous, first, bound, curve).eta == pytest.approx(eta, rel=1e-14)
+    assert reference.bisection(lambda x: curve(x).C - bound, bound, previous) == pytest.approx(eta, rel=1e-14)
+    tensors = torch.tensor([previous or 0.0, bound], dtype=torch.float64)
+    found, _ = dual.bisection_fixed(tensors[0], torch.tensor(previous is None), tensors[1], lambda x, _: 100 / x**2)
+    assert found.item() == pytest.approx(eta, rel=1e-14)
 
 
 def test_published_rule_leaves_small_eta_unsolved():

@@ -19,7 +19,7 @@ def trained(quadratic):
 
 def all_plain(state):
     values = [x for entry in state.values() for x in entry.values()]
-    return len(values) == 8 + 9 and all(type(x) is torch.Tensor for x in values)
+    return len(values) == 9 + 10 and all(type(x) is torch.Tensor for x in values)
 
 
 def test_step_hooks_surround_the_step(kernel, quadratic):

@@ -21,7 +21,7 @@ foreach = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreac
 def test_zero_from_the_start_makes_state_and_nothing_else(zero, capturable, foreach, quadratic, snapshot):
     params = quadratic.params()
     before = [p.detach().clone() for p in params]
-    optimizer = Arturo(params, lr=zero, kl_bound=0.01, capturable=capturable, foreach=foreach, weight_decay=2.0)
+    optimizer = Arturo(params, lr=zero, kl_bound=0.01, capturable=capturable, foreach=foreach, weight_decay=0.9)
     quadratic.train(optimizer, 1)
     assert all(torch.equal(p, old) for p, old in zip(params, before, strict=True))
     assert all(optimizer.state[p]["step"] == 0 and optimizer.state[p]["eta"] == 0 for p in params)
@@ -37,7 +37,7 @@ def test_zero_from_the_start_makes_state_and_nothing_else(zero, capturable, fore
 @pytest.mark.parametrize("warm", [0, 3])
 def test_steps_at_zero_leave_no_trace(zero, capturable, foreach, dtype, warm, quadratic, snapshot):
     """warm steps, two at lr = 0, two more: the same bits as without the two in the middle."""
-    options = {"kl_bound": 0.01, "capturable": capturable, "foreach": foreach, "weight_decay": 2.0}
+    options = {"kl_bound": 0.01, "capturable": capturable, "foreach": foreach, "weight_decay": 0.9}
     full = torch.ones_like(zero) if isinstance(zero, torch.Tensor) else 1.0
     paused, straight = (Arturo(quadratic.params(dtype=dtype), lr=full, **options) for _ in range(2))
     quadratic.train(paused, warm)
@@ -100,7 +100,7 @@ def test_zero_does_not_follow_a_foreign_write_yet(foreach, quadratic, snapshot):
 @pytest.mark.parametrize("capturable", [False, True])
 @foreach
 def test_a_tensor_equals_the_float(lr, capturable, foreach, quadratic, snapshot):
-    options = {"kl_bound": 0.01, "capturable": capturable, "foreach": foreach, "weight_decay": 2.0}
+    options = {"kl_bound": 0.01, "capturable": capturable, "foreach": foreach, "weight_decay": 0.9}
     by_tensor, by_float = Arturo(quadratic.params(), lr=lr.clone(), **options), Arturo(quadratic.params(), lr=0.5, **options)
     for t in range(4):
         assert quadratic.train(by_tensor, 1, t) == quadratic.train(by_float, 1, t)

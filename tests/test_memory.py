@@ -89,8 +89,10 @@ def test_native_step_allocates_no_list_behind_torchs_back():
 # The most float32 lists of PIECE entries alive at a time. What is float64 (the sums) or int64 (the rounding bits) counts twice.
 EAGER_LISTS = {
     "float32": ({}, 22.5),
+    "absolute": ({"initial_curvature": 0.1}, 22.5),
     "half": ({"maximize": True, "dtype": torch.bfloat16}, 23.5),
-    "state": (BFLOAT16_STATE, 29),
+    "state": (BFLOAT16_STATE, 29.8),  # the gradient in units of the loss counts: 29 with initial_curvature=0.1
+    "absolute-state": ({**BFLOAT16_STATE, "initial_curvature": 0.1}, 29),
 }
 
 
@@ -112,11 +114,12 @@ def test_eager_loop_needs_a_fixed_number_of_pieces(name):
 @pytest.mark.parametrize(
     ("options", "lists"),
     [
-        ({}, 9.5),
+        ({}, 10.5),  # the gradients in units of the loss are one list
+        ({"initial_curvature": 0.1}, 9.5),
         ({"maximize": True, "dtype": torch.bfloat16, "capturable": True, "weight_decay": 0.1}, 10.6),
         (BFLOAT16_STATE, 10.5),
     ],
-    ids=["float32", "worst", "state"],
+    ids=["float32", "absolute", "worst", "state"],
 )
 @pytest.mark.parametrize("parts", [1, 4])
 def test_foreach_needs_a_fixed_number_of_lists(monkeypatch, options, lists, parts):

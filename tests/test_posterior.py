@@ -30,7 +30,9 @@ def orthogonal_design():
 
 def trained(model, loss, steps=300, **options):
     """Full batches; the prior's weight is 1 / N, so that the objective is the log posterior over N."""
-    optimizer = Arturo(model.parameters(), prior_weight=1 / N, prior_precision=PRIOR, **{**SETTLED, **options})
+    optimizer = Arturo(
+        model.parameters(), prior_weight=1 / N, prior_precision=PRIOR, initial_curvature=0.1, **{**SETTLED, **options}
+    )
     for _ in range(steps):
         optimizer.zero_grad()
         loss().backward()

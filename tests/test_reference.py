@@ -25,7 +25,7 @@ from arturo.reference import (
     solve_dual,
 )
 
-HYPER = {"kl_bound": 0.05, "prior_weight": 0.3, "noise": 1.2, "drift": 0.02}
+HYPER = {"initial_curvature": 0.1, "kl_bound": 0.05, "prior_weight": 0.3, "noise": 1.2, "drift": 0.02}
 STATE = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 
 
@@ -265,7 +265,7 @@ def test_solve_dual_right_of_the_pole_for_negative_curvature():
     eta = solve_dual(lambda eta: dual_derivative(eta, [part], 0.125), pole=2.0)
     assert eta == pytest.approx(6.0, rel=2e-12)
     assert solve_dual(lambda eta: dual_derivative(eta, [part], 1000.0), pole=2.0) > 2.0  # C(0) = 1/2 is below, a trap
-    opt = ReferenceArturo([np.ones(1)], **HYPER, initial_curvature=-0.5, initial_variance=1.0, curvature_floor=None)
+    opt = ReferenceArturo([np.ones(1)], **{**HYPER, "initial_curvature": -0.5}, initial_variance=1.0, curvature_floor=None)
     info = opt.step([np.array([-0.5])])
     assert info.eta > 0.4 and info.kl == pytest.approx(0.05, rel=1e-10)
     assert opt.groups[0]["params"][0][0] > 1.0  # away from the maximum
@@ -300,15 +300,15 @@ def test_bisection_stays_at_0_305_while_the_step_is_far_too_short():
 
 
 def test_bisection_brackets_and_the_early_stop():
-    """First bracket [0, 10000], later three times around eta and capped; |g'| < 0.1 bound stops."""
+    """First bracket [0, 10000], later three times around eta and capped; it is halved, then |g'| < 0.1 bound stops."""
     seen = []
-    assert bisection(lambda eta: seen.append(eta) or 0.0999, 1.0) == 5000.0
-    assert bisection(lambda eta: seen.append(eta) or -0.0999, 1.0, 9000.0) == 6500.0
+    assert bisection(lambda eta: seen.append(eta) or 0.0999, 1.0) == 7500.0  # of [5000, 10000]
+    assert bisection(lambda eta: seen.append(eta) or -0.0999, 1.0, 9000.0) == 4750.0  # of [3000, 6500]
     assert seen == [5000.0, 6500.0]
     seen.clear()
     assert bisection(lambda eta: seen.append(eta) or 0.1001, 1.0, 0.3) == pytest.approx(0.7)
     assert seen == [pytest.approx(0.5)]
-    assert bisection(lambda eta: 1.0 / (eta + 1) - 1.0 / 301, 1.0 / 301) == pytest.approx(300, rel=0.12)
+    assert bisection(lambda eta: 1.0 / (eta + 1) - 1.0 / 301, 1.0 / 301) == 156.25  # 312.5 was good enough: of [0, 312.5]
 
 
 # ---- the optimizer
@@ -343,6 +343,7 @@ def test_three_steps_equal_exact_fractions(init):
     opt = ReferenceArturo(
         [{"params": [np.array(2.0)], "lr": 0.5}], kl_bound=0.05, prior_weight=0.3, prior_precision=0.2, noise=1.2,
         drift=0.02, initial_filter_variance=0.25, initial_variance=1 / 3, weight_decay=4.0, init=init,
+        initial_curvature=0.1,
     )  # fmt: skip
     for t, row in enumerate(expected):
         info = opt.step([[np.array(float(grads[t]))]], eta=float(etas[t]))
@@ -403,7 +404,7 @@ def test_a_plain_list_is_one_group_and_its_arrays_are_copied():
 
 
 def test_groups_with_different_bounds_share_one_region():
-    """sum_g C_g / e_g = 1, and the step is stationary for the sum of the models under that constraint."""
+    """Each group's step over f_g = sqrt(e_g / B) is stationary for the sum of the models on C = B, all groups alike."""
     rng = np.random.default_rng(11)
     means = [rng.normal(size=3), rng.normal(size=4)]
     grads = [rng.normal(size=3), rng.normal(size=4)]
@@ -417,13 +418,14 @@ def test_groups_with_different_bounds_share_one_region():
     assert info.bound == pytest.approx(e.max(), rel=1e-15)
     moved = [group["params"][0] for group in opt.groups]
     C = np.array([0.5 * p * np.sum((new - m) ** 2) for p, new, m in zip(precs, moved, means, strict=True)])
-    assert np.sum(C / e) == pytest.approx(1.0, rel=1e-10)
-    assert np.sum(C / e) * info.bound == pytest.approx(info.kl, rel=1e-12)
+    assert np.sum(C * e.max() / e) == pytest.approx(info.bound, rel=1e-10)
+    assert np.sum(C) == pytest.approx(info.kl, rel=1e-12) and info.kl < 0.95 * info.bound
     for i, new in enumerate(moved):
+        new = means[i] + (new - means[i]) / np.sqrt(e[i] / e.max())
         theta, a, b = tensor(new).requires_grad_(), tensor(opt.state[i][0]["a"]), tensor(opt.state[i][0]["b"])
         rho = opt.groups[i]["prior_weight"]
         model = (0.5 * (a + rho * 0.0015) * theta**2 + b * theta).sum()
-        region = 0.5 * precs[i] * ((theta - tensor(means[i])) ** 2).sum() * e.max() / e[i]
+        region = 0.5 * precs[i] * ((theta - tensor(means[i])) ** 2).sum()
         (slope,) = torch.autograd.grad(model + info.eta * region, theta)
         assert slope.abs().max() < 1e-12 * info.eta + 1e-13
 
@@ -435,6 +437,20 @@ def test_step_length_is_proportional_to_lr():
         opt.step([np.array([1.0, -2.0, 0.5])])
         lengths.append(np.linalg.norm(flat(opt) - 1))
     assert lengths[0] / lengths[1] == pytest.approx(10, rel=1e-2)
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.5, 0.1])
+def test_a_group_at_a_part_of_the_lr_takes_that_part_of_the_step(lr):
+    """Beside a group at lr = 1, to rounding: the multiplier is that of equal groups."""
+    start, g = np.array([1.0, -2.0, 0.5]), np.array([1.0, -2.0, 0.5])
+    steps = []
+    for factor in (1.0, lr):
+        opt = ReferenceArturo([{"params": [start]}, {"params": [start], "lr": factor}], **HYPER)
+        info = opt.step([[g], [g]])
+        assert info.active
+        steps.append([group["params"][0] - start for group in opt.groups])
+    np.testing.assert_allclose(steps[1][0], steps[0][0], rtol=1e-12)
+    np.testing.assert_allclose(steps[1][1], lr * steps[0][1], rtol=1e-12)
 
 
 def test_default_start():
@@ -492,9 +508,11 @@ def test_the_previous_eta_is_that_of_the_first_participant_with_a_step():
 def test_bisection_dual_starts_from_the_wide_bracket():
     _, (first, second) = run([{"params": [np.linspace(-2, 2, 10)]}], dual="bisection", kl_bound=1e-4, steps=2)
     assert 10 < first.eta < 5000
-    ticks = first.eta / 10000 * 2 ** (first.evaluations - 1)  # a dyadic midpoint of [0, 10000]
+    ticks = first.eta / 10000 * 2**first.evaluations  # a dyadic midpoint of [0, 10000], after one halving for each evaluation
     assert ticks == int(ticks) and int(ticks) % 2 == 1
-    assert abs(first.kl / first.bound - 1) < 0.1
+    ends = [first.eta + sign * 10000 / 2**first.evaluations for sign in (-1, 1)]
+    seen = [run([{"params": [np.linspace(-2, 2, 10)]}], eta=eta, kl_bound=1e-4, steps=1)[1][0].kl for eta in ends]
+    assert sum(abs(kl / first.bound - 1) < 0.1 for kl in seen) == 1  # the end at which it stopped
     assert first.eta / 3 < second.eta < 3 * first.eta
 
 
@@ -567,8 +585,8 @@ def test_maximize_negates_the_gradient():
 )
 def test_curvature_floor_enters_the_denominator_and_the_precision_only(floor, lam, effective):
     opt = ReferenceArturo(
-        [np.array([2.0])], initial_curvature=-0.3, initial_variance=0.5, curvature_floor=floor, prior_precision=lam,
-        **HYPER,
+        [np.array([2.0])], initial_variance=0.5, curvature_floor=floor, prior_precision=lam,
+        **{**HYPER, "initial_curvature": -0.3},
     )  # fmt: skip
     opt.step([np.array([1.0])], eta=1.5)  # a consistent first observation leaves a = -0.3, and a mu + b = g
     A = effective + 0.3 * lam

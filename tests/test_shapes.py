@@ -138,7 +138,7 @@ def test_tensors_larger_than_a_piece(dtype, size, monkeypatch, quadratic, snapsh
 
     def run(eta):
         params = quadratic.params([(size,), (3,)], dtype)
-        optimizer = Arturo(params, eta=eta, kl_bound=0.01, weight_decay=2.0, foreach=False)
+        optimizer = Arturo(params, eta=eta, kl_bound=0.01, weight_decay=0.9, foreach=False)
         quadratic.train(optimizer, 3)
         return optimizer, params
 

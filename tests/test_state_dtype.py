@@ -26,7 +26,7 @@ def test_twelve_bytes_per_weight(quadratic):
     optimizer = Arturo(params, **BF16)
     quadratic.train(optimizer, 2)
     state = optimizer.state[params[0]]
-    assert set(state) == {*ROUNDED, "step", "eta"}
+    assert set(state) == {*ROUNDED, "step", "eta", "scale"}
     assert all(state[name].dtype == torch.bfloat16 for name in ROUNDED)
     assert sum(state[name].numel() * state[name].element_size() for name in ROUNDED) == 12 * 1200
 
@@ -59,7 +59,7 @@ def batch(shapes, state=torch.bfloat16, dtype=torch.float32, missing=False, firs
     ranges = ((0.5, 2), (0.05, 0.2), (-0.01, 0.01), (0.1, 0.2), (-0.02, 0.02), (0.1, 0.2))
     buffers = [[(torch.rand(s, generator=g) * (hi - lo) + lo).to(state) for s in shapes] for lo, hi in ranges]
     k = Constants(
-        q=0.03, r=1.0, rho=0.1, rho_lam=0.00015, nu=1.3, floor=0.0, a_0=0.1, consistent=True, maximize=False, decay=0.999
+        q=0.03, r=1.0, rho=0.1, rho_lam=0.00015, nu=1.3, floor=0.0, a_0=0.1, consistent=True, factor=-0.7, decay=0.999
     )
     n = len(shapes)
     return Batch(k, param, grad, mean, *buffers, [first] * n, list(range(5, 5 + n)), [offset] * n, None)

@@ -26,7 +26,7 @@ IMPLEMENTATIONS = {
 }
 OPTIONS = {
     "default": {},
-    "weight-decay": {"weight_decay": 3.0},
+    "weight-decay": {"weight_decay": 0.4},
     "maximize": {"maximize": True},
     "averaging": {"averaging": (0.5, 0.8)},
     "no-averaging": {"averaging": (0.0, 0.0)},
@@ -123,7 +123,7 @@ def test_each_group_has_its_own(quadratic, snapshot):
         {"params": [params[1]], "surrogate": "adam"},
         {"params": [params[2]], "surrogate": COSINE},
     ]
-    optimizer = Arturo(groups, kl_bound=0.01)
+    optimizer = Arturo(groups, kl_bound=0.01, initial_curvature=0.1)
     quadratic.train(optimizer, 3)
     late = [torch.zeros_like(params[3])]
     optimizer.add_param_group({"params": [params[3]], "surrogate": lambda params: late, "averaging": [0.5, 0.5]})

@@ -22,33 +22,31 @@ def problem() -> dict[str, torch.Tensor]:
 RHO, LAM, NU = 0.3, 0.7, 1.3
 
 
-def lagrangian(mean, variance, eta, problem, share=1.0):
+def lagrangian(mean, variance, eta, problem):
     """The objective of ``obj:itropt`` with the multiplier's term; the Lagrangian without the appendix' misprints."""
     a, b, m, prec = (problem[key] for key in ("a", "b", "m", "prec"))
     loss = (0.5 * a * (mean**2 + variance) + b * mean).sum()
     prior = 0.5 * (variance * LAM - 1 + mean**2 * LAM - torch.log(torch.as_tensor(LAM)) - variance.log()).sum()
     covariance = trust_region.kl_covariance(1 / variance, prec)
-    return loss + RHO * prior + NU * covariance + eta / share * trust_region.kl_mean(mean, m, prec)
+    return loss + RHO * prior + NU * covariance + eta * trust_region.kl_mean(mean, m, prec)
 
 
-def step(problem, eta, share=1.0):
+def step(problem, eta):
     num = trust_region.model_gradient(problem["a"], problem["b"], problem["m"], RHO * LAM)
     A = trust_region.curvature(problem["a"], RHO * LAM, 0.0)
     w = max(1.0, eta)
-    x, den = trust_region.step_direction(num, A, problem["prec"], share / w, eta / w)
+    x, den = trust_region.step_direction(num, A, problem["prec"], 1 / w, eta / w)
     return num, A, x, den, w
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.2, 3.0, 1e6])
-@pytest.mark.parametrize("share", [1.0, 0.01])
-def test_primal_mean_and_primal_var_are_stationary(problem, eta, share):
-    """eq:primal_mean, eq:primal_var: the gradient of the objective vanishes there, for a group of any share."""
-    _, A, x, _, w = step(problem, eta, share)
-    mean = (problem["m"] - share / w * x).requires_grad_()
+def test_primal_mean_and_primal_var_are_stationary(problem, eta):
+    """eq:primal_mean, eq:primal_var: the gradient of the objective vanishes there."""
+    _, A, x, _, w = step(problem, eta)
+    mean = (problem["m"] - x / w).requires_grad_()
     variance = (1 / trust_region.primal_precision(A, problem["prec"], RHO, NU)).requires_grad_()
-    gradients = torch.autograd.grad(lagrangian(mean, variance, eta, problem, share), (mean, variance))
-    scale = 1 + eta / share
-    assert max(g.abs().max().item() for g in gradients) < 1e-12 * scale
+    gradients = torch.autograd.grad(lagrangian(mean, variance, eta, problem), (mean, variance))
+    assert max(g.abs().max().item() for g in gradients) < 1e-12 * (1 + eta)
 
 
 def test_primal_mean_is_the_printed_formula(problem):
@@ -67,17 +65,16 @@ def test_kl_terms_are_the_divergence_of_gaussians(problem):
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.2, 3.0, 1e6, 1e40])
-@pytest.mark.parametrize("share", [1.0, 0.01])
-def test_constraint_and_its_derivatives(problem, eta, share):
-    """eq:dual_der: C is the KL of the step in units of its share, C' and C'' its derivatives under autograd."""
-    _, _, x, den, w = step(problem, eta, share)
+def test_constraint_and_its_derivatives(problem, eta):
+    """eq:dual_der: C is the KL of the step, C' and C'' its derivatives under autograd."""
+    _, _, x, den, w = step(problem, eta)
     sums = [s.item() for s in trust_region.constraint_sums(x, den, problem["prec"], torch.float64)]
-    C, dC, ddC = trust_region.constraint(share, w, *sums)
+    C, dC, ddC = trust_region.constraint(w, *sums)
 
     at = torch.tensor(eta, dtype=torch.float64, requires_grad=True)
     num, A = step(problem, eta)[:2]
-    d = share * num / (share * A + at * problem["prec"])
-    expected = trust_region.kl_mean(d, torch.zeros_like(d), problem["prec"]) / share  # m - (m - d) would cancel for tiny steps
+    d = num / (A + at * problem["prec"])
+    expected = trust_region.kl_mean(d, torch.zeros_like(d), problem["prec"])  # m - (m - d) would cancel for tiny steps
     first = torch.autograd.grad(expected, at, create_graph=True)[0]
     second = torch.autograd.grad(first, at)[0]
     for ours, theirs in ((C, expected), (dC, first), (ddC, second)):
@@ -90,9 +87,7 @@ def test_limit_sums_are_the_limit(problem):
     x, den = trust_region.step_direction(num, A, problem["prec"], 0.0, 1.0)
     limit = 0.5 * trust_region.constraint_sums(x, den, problem["prec"], torch.float64)[0]
     _, _, x, den, w = step(problem, 1e9)
-    C = trust_region.constraint(
-        1.0, w, *(s.item() for s in trust_region.constraint_sums(x, den, problem["prec"], torch.float64))
-    )[0]
+    C = trust_region.constraint(w, *(s.item() for s in trust_region.constraint_sums(x, den, problem["prec"], torch.float64)))[0]
     assert C * 1e18 == pytest.approx(limit.item(), rel=1e-7)
 
 

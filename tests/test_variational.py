@@ -44,7 +44,7 @@ def test_the_step_starts_from_the_mean():
     """The same gradients given to a plain optimizer make the same steps."""
     p, optimizer = fresh()
     q = nn.Parameter(p.detach().clone())
-    plain = Arturo([q], kl_bound=0.1, prior_weight=1e-3)
+    plain = Arturo([q], kl_bound=0.1, prior_weight=1e-3, initial_curvature=0.1)
     for _ in range(5):
         run(optimizer, p, 1)
         q.grad = p.grad.clone()

@@ -73,15 +73,16 @@ def update_tensor(
     k: Constants, grad: Tensor, h: Tensor | None, mean: Tensor, a: Tensor, grad_avg: Tensor, w_g: Tensor, w_h: Tensor
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """The new ``a``, ``b`` and ``grad_avg``, and how many entries were missing. ``h`` is the diagonal; None: Adam's moments."""
-    limit = largest_gradient(mean.dtype)
+    limit = largest_gradient(mean.dtype, k.factor)
     g = grad.detach().to(mean.dtype)
-    if k.maximize:
-        g, h = -g, None if h is None else -h
     seen = g.abs() <= limit  # False for NaN too
+    if h is not None:
+        seen = seen & (h.abs() <= limit)
+        h = eager.scaled(h, k)
+    g = eager.scaled(g, k)
     if h is None:
         a, grad_avg = moments_update(a, grad_avg, g, seen, w_g, w_h)
     else:
-        seen = seen & (h.abs() <= limit)
         a, grad_avg = diagonal_update(a, grad_avg, g, h, seen, w_g, w_h)
     missing = torch.where(seen, 0.0, 1.0).sum(dtype=sum_dtype(mean.device))
     return (a, averages.intercept(a, grad_avg, mean * k.decay), grad_avg), missing

@@ -21,7 +21,7 @@ class Constants(NamedTuple):
     floor: Scalar | None
     a_0: Scalar
     consistent: bool  # b_0 = g - a_0 m, not g
-    maximize: bool
+    factor: Scalar  # on the gradient: the sign of maximize over the unit of the loss
     decay: Scalar  # factor on the mean before anything else
 
 
@@ -98,6 +98,9 @@ def sum_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def largest_gradient(dtype: torch.dtype) -> float:
-    """Entries beyond this are missing observations: their squares would leave the range of ``dtype``."""
-    return 1e140 if dtype == torch.float64 else 1e18
+def largest_gradient(dtype: torch.dtype, factor: Scalar = 1.0) -> Scalar:
+    """Entries beyond this are missing observations: their squares, or those times ``factor``, would leave ``dtype``'s range."""
+    limit = 1e140 if dtype == torch.float64 else 1e18
+    if isinstance(factor, Tensor):
+        return limit / factor.abs().clamp(min=1)
+    return limit / max(abs(factor), 1.0)

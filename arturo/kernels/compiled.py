@@ -20,7 +20,7 @@ from arturo.kernels import eager, native
 from arturo.kernels.batch import Batch, Constants, sum_dtype
 from arturo.trust_region import Scalar
 
-MOST_VARIANTS = 64  # dtypes of parameter and state, maximize, init, floor, device: each combination compiles once
+MOST_VARIANTS = 64  # dtypes of parameter and state, init, floor, device: each combination compiles once
 
 
 class Prepared(NamedTuple):

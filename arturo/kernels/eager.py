@@ -90,9 +90,8 @@ def observe_tensor(
 ) -> tuple[Filter, Tensor]:
     """What the filter stores next, and the row ``S_0, S_1, S_2, missing`` at the trial eta."""
     g = grad.to(mean.dtype)
-    if k.maximize:
-        g = -g
-    seen = g.abs() <= largest_gradient(g.dtype)  # False for NaN too
+    seen = g.abs() <= largest_gradient(g.dtype, k.factor)  # False for NaN too
+    g = scaled(g, k)
     m = mean * k.decay
     rounded = is_rounded(prec)
     prec, a, b, P_1, P_2, P_3 = widened(mean.dtype, prec, *stored)
@@ -127,6 +126,11 @@ def move_tensor(
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, _ = trust_region.step_direction(num, A, prec, s_w, eta_w)
     return m - scale * s_w * x, x.to(sum_dtype(m.device), copy=True).mul_(x * prec).sum()
+
+
+def scaled(g: Tensor, k: Constants) -> Tensor:
+    """The gradient as the model sees it; never written into."""
+    return g if isinstance(k.factor, float) and k.factor == 1 else g * k.factor
 
 
 def stack(rows: list[Tensor]) -> Tensor:

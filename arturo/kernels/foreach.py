@@ -1,7 +1,7 @@
 """The passes in ``torch._foreach`` operations: few launches on accelerators, at the price of lists of temporaries.
 
 The same formulas as :mod:`arturo.kernels.eager`, line by line; there is no ``_foreach_where``, so masks go tensor by tensor.
-The list is worked off in parts of at most :data:`PART` entries: some nine lists of temporaries of that length are alive at
+The list is worked off in parts of at most :data:`PART` entries: some ten lists of temporaries of that length are alive at
 a time, ten and a half at worst (``tests/test_memory.py``), whatever the model's size.
 """
 
@@ -63,9 +63,12 @@ def _observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
         if mean.dtype != param.dtype:
             follow_parameter(mean, param, batch.alive)
     g = [grad.to(mean.dtype) for grad, mean in zip(batch.grad, batch.mean, strict=True)]
-    if k.maximize:
-        g = list(torch._foreach_neg(g))
-    seen = [x.abs() <= largest_gradient(x.dtype) for x in g]
+    seen = [x.abs() <= largest_gradient(x.dtype, k.factor) for x in g]
+    if not (isinstance(k.factor, float) and k.factor == 1):
+        if any(x is grad for x, grad in zip(g, batch.grad, strict=True)):  # never write into a gradient
+            g = list(torch._foreach_mul(g, k.factor))
+        else:
+            torch._foreach_mul_(g, k.factor)
     missing = [x.numel() - x.sum(dtype=sum_dtype(x.device)) for x in seen]
     m = _decayed(batch)
     a, b = _widened(batch, batch.a), _widened(batch, batch.b)

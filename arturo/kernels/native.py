@@ -39,8 +39,8 @@ class Constants(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),
-        *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit")),
-        *((name, ctypes.c_int64) for name in ("has_floor", "consistent", "maximize")),
+        *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit", "factor")),
+        *((name, ctypes.c_int64) for name in ("has_floor", "consistent")),
     ]
 
 
@@ -164,11 +164,11 @@ def _format(row: tuple[Tensor, ...]) -> int | None:
 
 
 def _table(found: int, batch: Batch) -> Table:
-    k = batch.constants
+    k, dtype = batch.constants, batch.mean[0].dtype
     constants = Constants(
         q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
-        limit=largest_gradient(batch.mean[0].dtype), floor=k.floor or 0.0, has_floor=k.floor is not None,
-        consistent=k.consistent, maximize=k.maximize,
+        limit=largest_gradient(dtype, k.factor), factor=k.factor, floor=k.floor or 0.0, has_floor=k.floor is not None,
+        consistent=k.consistent,
     )  # fmt: skip
     rows = zip(*batch.columns[:9], strict=True)
     return Table(

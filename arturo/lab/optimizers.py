@@ -18,7 +18,7 @@ from arturo.lab import curvature, tuned
 from arturo.lab.errors import ConfigError
 from arturo.lab.registry import Registry
 from arturo.lab.tasks import Schedule, constant
-from arturo.lab.tuned import ABLATIONS, Values
+from arturo.lab.tuned import ABLATIONS, ABSOLUTE, Values
 
 Constructor = Callable[..., Optimizer]
 
@@ -110,7 +110,7 @@ TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}
 
 def ablation(label: str, about: str, values: Values, tuned: Mapping[str, Values], **needs: Any) -> OptimizerEntry:
     """arTuRO with something in it replaced."""
-    return OptimizerEntry(label, about, lambda: Arturo, values, tuned, milestone_factor=ROOT, **needs)
+    return OptimizerEntry(label, about, lambda: Arturo, {**ABSOLUTE, **values}, tuned, milestone_factor=ROOT, **needs)
 
 
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from arturo import Arturo
+from arturo.loss_scale import in_loss_units
 
 
 @torch.no_grad()
@@ -16,7 +17,7 @@ def prediction_error(optimizer: Arturo) -> float | None:
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2))
-        >>> optimizer = Arturo([p], kl_bound=0.01)
+        >>> optimizer = Arturo([p], kl_bound=0.01, initial_curvature=0.1)
         >>> for _ in range(2):
         ...     optimizer.zero_grad()
         ...     (0.05 * p**2).sum().backward()  # its curvature is the one the model starts with
@@ -31,11 +32,12 @@ def prediction_error(optimizer: Arturo) -> float | None:
             if p.grad is None:
                 continue
             state = optimizer.state.get(p, {})
-            if not state or state["step"] == 0:
+            if state.get("step", 0) == 0:
                 return None
             mean = state.get("mean", p)
             grad, mean = (torch.view_as_real(x) if x.is_complex() else x for x in (p.grad, mean))
             g = grad.to(mean.dtype) * (-1 if group["maximize"] else 1)
-            error += (g - (state["a"].to(mean.dtype) * mean + state["b"].to(mean.dtype))).double().square().sum().item()
+            predicted = in_loss_units(state["a"].to(mean.dtype) * mean + state["b"].to(mean.dtype), state)
+            error += (g - predicted).double().square().sum().item()
             size += g.double().square().sum().item()
     return (error / size) ** 0.5 if 0 < size < float("inf") else None

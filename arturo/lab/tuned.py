@@ -12,6 +12,9 @@ from typing import Any
 Values = dict[str, Any]
 
 
+ABSOLUTE: Values = {"initial_curvature": 0.1}  # the published values are in units of the loss
+
+
 def _adam(lr: float, beta1: float, beta2: float, weight_decay: float) -> Values:
     return {"lr": lr, "betas": (beta1, beta2), "weight_decay": weight_decay}
 
@@ -21,7 +24,8 @@ def _sgd(lr: float, momentum: float, weight_decay: float) -> Values:
 
 
 def _arturo(epsilon: float, rho: float, r: float, q: float, weight_decay: float) -> Values:
-    return {"kl_bound": epsilon, "prior_weight": rho, "noise": r, "drift": q, "weight_decay": weight_decay}
+    values = {"kl_bound": epsilon, "prior_weight": rho, "noise": r, "drift": q, "weight_decay": weight_decay}
+    return {**values, **ABSOLUTE}
 
 
 SGD: dict[str, Values] = {
@@ -69,7 +73,7 @@ ARTURO: dict[str, Values] = {
 ABLATIONS: dict[str, dict[str, Values]] = {
     "adam": {"fmnist-small-cnn": {"lr": 0.01}},
     "adahessian": {"fmnist-small-cnn": {"lr": 0.05}},
-    "arturo": {"fmnist-small-cnn": {"kl_bound": 0.3}},
+    "arturo": {"fmnist-small-cnn": {"kl_bound": 0.3, **ABSOLUTE}},
     "arturo-fixed-eta": {"fmnist-cnn": {**_FMNIST, "eta": 1.0861}, "fmnist-small-cnn": {"kl_bound": 0.3, "eta": 0.738531}},
     "arturo-adam": {
         "fmnist-cnn": {**_FMNIST, "kl_bound": 0.001, "averaging": ADAM["fmnist-cnn"]["betas"]},

@@ -16,7 +16,7 @@ from training import Net, same_on_all, train, whole
 
 from arturo import Arturo
 
-OPTIONS = {"kl_bound": 0.01, "weight_decay": 2.0}
+OPTIONS = {"kl_bound": 0.01, "weight_decay": 0.9}
 HALF = 5  # steps before the checkpoint, and after it
 
 

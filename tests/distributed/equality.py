@@ -16,10 +16,10 @@ EVERYTHING = {"schedule": True, "accumulate": 2, "clip": 0.5, "missing": True}
 MIXED = {**EVERYTHING, "clip": None}  # torch takes no norm over gradients on several meshes
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the optimizer, of the training
     "default": ({"kl_bound": None, "drift": 0.003}, {}),
-    "everything": ({"kl_bound": 0.01, "weight_decay": 2.0}, EVERYTHING),
-    "everything-capturable": ({"kl_bound": 0.01, "weight_decay": 2.0, "capturable": True}, EVERYTHING),
-    "mixed": ({"weight_decay": 2.0}, MIXED),
-    "mixed-capturable": ({"weight_decay": 2.0, "capturable": True}, MIXED),
+    "everything": ({"kl_bound": 0.01, "weight_decay": 0.9}, EVERYTHING),
+    "everything-capturable": ({"kl_bound": 0.01, "weight_decay": 0.9, "capturable": True}, EVERYTHING),
+    "mixed": ({"weight_decay": 0.9}, MIXED),
+    "mixed-capturable": ({"weight_decay": 0.9, "capturable": True}, MIXED),
 }
 
 

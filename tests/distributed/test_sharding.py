@@ -31,6 +31,7 @@ CASES = {
         **{f"fsdp2-{x}": functools.partial(equality.fsdp2, options=x) for x in OPTIONS},
         **{f"tensor-parallel-{x}": functools.partial(equality.tensor_parallel, options=x) for x in ("mixed",)},
         "partial": corners.partial_gradients,
+        "fsdp1": corners.fsdp1,
         "predicted": draws.predicted,
         "variational": draws.variational,
         **{

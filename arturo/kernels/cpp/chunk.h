@@ -17,8 +17,8 @@ namespace {
 constexpr int CHUNK = 256;  // entries; few enough to stay in the first cache between a chunk's loops
 
 struct Constants {  // mirrored in native.py
-    double q, r, rho, rho_lam, nu, floor, a_0, decay, s_w, eta_w, scale, limit;
-    int64_t has_floor, consistent, maximize;
+    double q, r, rho, rho_lam, nu, floor, a_0, decay, s_w, eta_w, scale, limit, factor;
+    int64_t has_floor, consistent;
 };
 
 struct Sums {
@@ -40,10 +40,10 @@ struct Chunk {
 
 template <class T>
 struct Numbers {  // the constants as the loops want them
-    T q, r, q_2, rho_lam, decay, s_w, eta_w, floor, limit, sign, a_0, start_m, nu, inverse_total, length;
+    T q, r, q_2, rho_lam, decay, s_w, eta_w, floor, limit, factor, a_0, start_m, nu, inverse_total, length;
     explicit Numbers(const Constants& k)
         : q(k.q), r(k.r), q_2(k.q * k.q), rho_lam(k.rho_lam), decay(k.decay), s_w(k.s_w), eta_w(k.eta_w),
-          floor(k.has_floor ? T(k.floor) : -std::numeric_limits<T>::infinity()), limit(k.limit), sign(k.maximize ? -1 : 1),
+          floor(k.has_floor ? T(k.floor) : -std::numeric_limits<T>::infinity()), limit(k.limit), factor(k.factor),
           a_0(k.a_0), start_m(k.consistent ? -T(k.a_0) : T(0)), nu(k.nu), inverse_total(1 / (k.rho + k.nu)),
           length(k.scale * k.s_w) {}
 };

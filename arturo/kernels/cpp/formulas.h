@@ -71,7 +71,7 @@ INLINE void divide(double num, double prec, double den, double& x, double& u) {
 template <bool ALL, bool SUM, class T>
 INLINE Sums model_loop(const Chunk<T>& t, int n, bool first, const Numbers<T>& k, const T* K_a, const T* K_b) {
     const T rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor, limit = k.limit;
-    const T sign = k.sign, a_0 = k.a_0, start_m = k.start_m;
+    const T factor = k.factor, a_0 = k.a_0, start_m = k.start_m;
     T s_0 = 0, s_1 = 0, s_2 = 0, missing = 0;
     const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict K_a_ = K_a, *__restrict K_b_ = K_b;
     const T* __restrict prec_ = t.prec;
@@ -80,7 +80,7 @@ INLINE Sums model_loop(const Chunk<T>& t, int n, bool first, const Numbers<T>& k
     for (int i = 0; i < n; ++i) {
         const T raw = grad_[i], m = mean_[i] * decay;
         const bool seen = ALL || std::fabs(raw) <= limit;
-        const T g = seen ? sign * raw : T(0);
+        const T g = seen ? factor * raw : T(0);
         T a = a_[i], b = b_[i];
         if (!ALL) b = first ? g + (seen ? start_m : -a_0) * m : b;
         const T error = seen ? g - (a * m + b) : T(0);

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from arturo.lab.errors import ConfigError
 from arturo.lab.optimizers import OPTIMIZERS
 from arturo.lab.settings import Settings
+from arturo.lab.tuned import ABSOLUTE
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _sgd(x: Mapping[str, float]) -> Settings:
 
 def _arturo_fair(x: Mapping[str, float]) -> Settings:
     # The defaults, by name: a task with tuned values of the paper would put those in their place.
-    defaults: Settings = {"kl_bound": None, "prior_weight": 0.1, "noise": 1.0}
+    defaults: Settings = {"kl_bound": None, "prior_weight": 0.1, "noise": 1.0, "initial_curvature": None}
     return {**defaults, "lr": x["lr"], "drift": x["drift"], "weight_decay": x["weight_decay"]}
 
 
@@ -121,7 +122,7 @@ _PAPER_ARTURO = Space(
         Dimension("drift", 2e-4, 1.0, "q; found 0.0025 to 0.089"),
         _decay(1e-7, 1e-2, "found 0 to 7e-4; 1e-7 is as good as none"),
     ),
-    lambda x: dict(x),
+    lambda x: {**ABSOLUTE, **x},
 )
 
 _MEMORY = "remembers 2 to 100 steps; 0.1 is the usual value"
@@ -172,7 +173,7 @@ SPACES: dict[str, dict[str, Space]] = {
             (
                 Dimension("lr", 0.05, 50.0, "the step factor: three decades around 1.6, which holds the default 1"),
                 Dimension("drift", 1e-4, 0.25, "remembers sqrt(noise / drift) = 2 to 100 steps; the default 0.03 is 6"),
-                _decay(1e-5, 0.1, "four decades; times kl_bound lr^2, 1e-3 to 1 on our networks, a share of the weight"),
+                _decay(1e-4, 1.0, "as AdamW's: times 1e-3 lr it is a share of the weight"),
             ),
             _arturo_fair,
         ),

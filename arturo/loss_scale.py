@@ -1,0 +1,111 @@
+r"""The unit of the loss, so that a run does not depend on what the loss is multiplied by.
+
+Three of the method's numbers are in units of the loss: :math:`a_0`, and the weights :math:`\rho` and :math:`\nu` that stand
+beside it in the objective. With ``initial_curvature=None`` the unit is taken from the first gradients, such that
+
+.. math:: a_0 = 0.03 \, \frac{\text{root mean square of the first gradients}}{\text{step}}, \qquad
+    \text{step} = \sqrt{2 \varepsilon \Sigma_0 / n}
+
+where the step is what the bound allows per weight at lr = 1, and the mean is over all entries that are not 0, of all parameters
+that take part in the first step. State keeps :math:`a_0 = 0.1`, and gradients are divided by the unit :math:`\kappa`: in units
+of the loss the run has :math:`a_0 = 0.1 \kappa`, :math:`\rho\kappa`, :math:`\nu\kappa`. Nothing else has a unit that matters:
+the filter's gains depend on ratios of q, r and P_0 alone, the bound is in nats, and eta follows.
+
+A gradient of 0 says nothing of the loss's scale: unused rows, dead units and parameters without a gradient count alike, and
+where every gradient is 0 or missing the unit is left open (it has no effect yet). Once found it stays. It stands in the state
+of every parameter (``scale``, 0 while open), so that a resumed run and whatever joins later have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arturo.hyperparameters import DEFAULT_CURVATURE
+from arturo.kernels.batch import largest_gradient, sum_dtype
+from arturo.state import initial_precision
+from arturo.step import KL_PER_WEIGHT, Slot
+from arturo.trust_region import Scalar
+
+BEND = 0.03  # a_0 * step / gradient: what 0.1 was on the problems where it was chosen (experiments/first_gradients.py)
+LEAST, MOST = 1e-30, 1e30  # of the unit: its inverse must be a float32
+PIECES = {"cpu": 1 << 15}  # entries that are widened at a time; elsewhere launches count:
+PIECE = 1 << 22
+
+
+def is_relative(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the unit is taken from the gradients; the first group speaks for all."""
+    return groups[0]["initial_curvature"] is None
+
+
+def in_loss_units(a: Tensor, state: Mapping[str, Any]) -> Tensor:
+    """A curvature or a gradient of the model, as stored, in units of the loss."""
+    return a * state["scale"].to(a.dtype) if "scale" in state and state["scale"] > 0 else a
+
+
+def known_on_host(slots: Iterable[Slot]) -> float:
+    """The unit that some parameter's state has, or 0."""
+    return next((value for slot in slots for scale in slot.scale if (value := float(scale)) > 0), 0.0)
+
+
+def known_on_device(slots: Iterable[Slot], like: Tensor) -> Tensor:
+    """The same without a host read."""
+    scales = [scale.to(like.device) for slot in slots for scale in slot.scale]
+    if not scales:
+        return torch.zeros_like(like)
+    column = torch.stack(scales).to(like.dtype)
+    return column.gather(0, (column > 0).int().argmax(0, keepdim=True)).squeeze(0)  # column[index] would read the index
+
+
+def gradient_sums(slots: Iterable[Slot], device: torch.device) -> Tensor:
+    """The sum of squares and the number of gradient entries that are neither 0 nor missing, over what this process counts."""
+    rows = []
+    for slot in slots:
+        for i, grad in enumerate(slot.grad):
+            if not slot.piece or slot.piece[i].counted:
+                parts = grad.detach().reshape(-1).split(PIECES.get(grad.device.type, PIECE))
+                rows += [_sums_of(part).to(device) for part in parts if part.numel()]
+    return torch.stack(rows).sum(0) if rows else torch.zeros(2, dtype=sum_dtype(device), device=device)
+
+
+def _sums_of(g: Tensor) -> Tensor:
+    dtype = sum_dtype(g.device)
+    limit = largest_gradient(torch.float64 if g.dtype == torch.float64 else torch.float32)
+    there = (g.abs() <= limit) & (g != 0)  # False for NaN too
+    return torch.stack([torch.where(there, g, 0).to(dtype).square_().sum(), there.sum(dtype=dtype)])
+
+
+def typical_step(groups: Iterable[Mapping[str, Any]], n: Scalar) -> Scalar:
+    """What the bound allows per weight at lr = 1 in the first step, sqrt(2 kl_bound variance / n), the largest over the groups.
+
+    Example:
+        >>> one = {"kl_bound": None, "initial_variance": 1.0, "prior_weight": 0.1}
+        >>> round(typical_step([one], 1000), 6), round(typical_step([{**one, "kl_bound": 0.02}], 400), 6)
+        (0.000447, 0.01)
+    """
+    per_weight, whole = 0.0, 0.0
+    for group in groups:
+        variance = 1 / initial_precision(group)
+        if group["kl_bound"] is None:
+            per_weight = max(per_weight, 2 * KL_PER_WEIGHT * variance)
+        else:
+            whole = max(whole, 2 * float(group["kl_bound"]) * variance)
+    if isinstance(n, Tensor):
+        return (whole / n.to(sum_dtype(n.device)).clamp(min=1)).clamp(min=per_weight).sqrt()
+    return math.sqrt(max(whole / max(n, 1), per_weight))
+
+
+def unit(squares: Tensor, count: Tensor, step: Scalar) -> Tensor:
+    """The unit from :func:`gradient_sums` over all processes and :func:`typical_step`; 0 where nothing was seen.
+
+    Example:
+        >>> unit(torch.tensor(2 * 3.0**2), torch.tensor(2.0), 4.5), unit(torch.tensor(0.0), torch.tensor(0.0), 4.5)
+        (tensor(0.2000), tensor(0.))
+    """
+    found = BEND / DEFAULT_CURVATURE * torch.sqrt(squares / count.clamp(min=1)) / step
+    rounded = found.clamp(LEAST, MOST).to(torch.float32).to(found.dtype)  # shards add up in another order: the same bits
+    return torch.where(count > 0, rounded, 0.0)
