@@ -70,7 +70,7 @@ class AdaArturo(Optimizer):
         self,
         params: ParamsT,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] = (0.9, 0.995),
         eps: float = 1e-30,
         weight_decay: float = 0.0,
         amsgrad: bool = False,

@@ -27,7 +27,7 @@ class MinimalAdaArturo(Optimizer):
         True
     """
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas})
         self.t = 0
 

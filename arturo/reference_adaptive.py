@@ -27,7 +27,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 LARGEST_GRADIENT = 1e140  # beyond it, squares overflow float64
 DEFAULTS: dict[str, Any] = {
-    "lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-30, "weight_decay": 0.0, "refresh": 10, "maximize": False,
+    "lr": 1e-3, "betas": (0.9, 0.995), "eps": 1e-30, "weight_decay": 0.0, "refresh": 10, "maximize": False,
     "basis_beta": 0.97, "floor": 1e-3, "exponent": 0.25, "per_lr": 20.0,
 }  # fmt: skip
 

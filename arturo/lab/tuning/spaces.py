@@ -80,7 +80,7 @@ def _adam(x: Mapping[str, float]) -> Settings:
 
 
 def _adaarturo(x: Mapping[str, float]) -> Settings:
-    return {"lr": x["lr"], "betas": [1 - x["1-beta1"], 0.999], "weight_decay": x["weight_decay"]}
+    return {"lr": x["lr"], "betas": [1 - x["1-beta1"], 0.995], "weight_decay": x["weight_decay"]}
 
 
 def _sgd(x: Mapping[str, float]) -> Settings:
