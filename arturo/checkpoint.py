@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from arturo import sharding
-from arturo.state import AVERAGED, BUFFERS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.state import AVERAGED, BUFFERS, FACTORS, HALF, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -26,6 +26,7 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
     "etas": "Rprop",
     "lambd": "ASGD",
     "weight_lr_power": "ScheduleFree",
+    "covariance": "AdaArturo",
     "betas": "an optimizer of Adam's family",
 }
 
@@ -98,13 +99,40 @@ def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     lacking = sorted({name for e in entries for name in (*buffer_names(e), "step", "eta") if name not in e})
     if all("prior_weight" in g for g in groups) and not foreign and not lacking:
         return
-    name = next((owner for option, owner in _SIGNATURES.items() if any(option in g for g in groups)), "another optimizer")
+    name = owner({option: None for g in groups for option in g})
     options = ", ".join(sorted(set(groups[0]) - {"params"})) if groups else "none"
     raise ValueError(
         f"this is a state dict of {name}, not of Arturo: its options are {options}; "
         f"its state has {', '.join(foreign) or 'nothing of its own'} and lacks {', '.join(lacking) or 'nothing'}. "
         "Arturo's state cannot be made from it: start with a fresh optimizer"
     )
+
+
+def owner(group: Mapping[str, Any]) -> str:
+    """Whose options these are."""
+    return next((name for option, name in _SIGNATURES.items() if option in group), "another optimizer")
+
+
+def load_planner() -> Any:
+    """What ``torch.distributed.checkpoint.load(..., planner=load_planner())`` needs on another number of processes.
+
+    There a shard of :class:`arturo.AdaArturo`'s state may be cut into tiles of another size, and the factors that were saved do
+    not fit: they are left out, and loading the state dict then starts these parameters' state anew. Everything else must be
+    there, and fit.
+    """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    class FittingLoadPlanner(DefaultLoadPlanner):
+        def create_local_plan(self) -> Any:
+            saved = self.metadata.state_dict_metadata  # type: ignore[union-attr]
+            self.state_dict = {
+                key: x
+                for key, x in self.state_dict.items()
+                if key.rpartition(".")[2] not in FACTORS or getattr(saved.get(key), "size", None) == x.size()
+            }
+            return super().create_local_plan()
+
+    return FittingLoadPlanner()
 
 
 def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> None:
