@@ -185,7 +185,7 @@ class AdaArturo(Optimizer):
                 f"{int(self._info[-1])} gradient entries were not finite or too large to square and were skipped: their "
                 "weights follow the filter's last estimate (nothing moves where no entry was seen). last_step.skipped counts "
                 "them; this warning is given once.",
-                stacklevel=6,  # this, Dynamo's wrapper, step, its no_grad, torch's profiling wrapper, the caller
+                stacklevel=7,  # this, two wrappers of Dynamo, step, its no_grad, torch's profiling wrapper, the caller
             )
 
     def posterior(

@@ -70,7 +70,7 @@ def effective_shape(p: Tensor) -> tuple[int, ...]:
         >>> [effective_shape(torch.empty(shape)) for shape in ((1, 197, 768), (64, 1, 1), (1, 5))]
         [(197, 768), (64,), (1, 5)]
     """
-    return tuple(n for n in p.shape if n > 1) if p.dim() > 2 else tuple(p.shape)
+    return tuple(n for n in p.shape if n != 1) if p.dim() > 2 else tuple(p.shape)
 
 
 def grid_of(group: Mapping[str, Any], p: Tensor) -> Tiling | None:
