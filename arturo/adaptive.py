@@ -267,7 +267,7 @@ class AdaArturo(Optimizer):
                 f"the state of {len(restarted)} parameters starts anew: it was saved in tiles of another size, under another "
                 f"number of processes or another block. Their shapes: {', '.join(map(str, restarted[:5]))}"
                 f"{', ...' if len(restarted) > 5 else ''}",
-                stacklevel=6,  # this, load_state_dict twice, Dynamo's wrappers, the caller
+                stacklevel=8,  # this, load_state_dict of torch and ours, each in two wrappers of Dynamo, the caller
             )
 
 
