@@ -88,11 +88,7 @@ class Crossings(TorchDispatchMode):
 
 def test_crossings_are_seen():
     """The counter-check of the test below."""
-    for cross in (
-        lambda: torch.tensor([1.0, 2.0], device="meta"),
-        lambda: torch.as_tensor(0.5, device="meta"),
-        lambda: torch.ones(3).to("meta"),
-    ):
+    for cross in (lambda: torch.tensor([1.0, 2.0]), lambda: torch.as_tensor(0.5), lambda: torch.ones(3).to("meta")):
         with Crossings() as crossings:
             cross()
         assert crossings.seen
