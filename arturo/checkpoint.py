@@ -120,17 +120,18 @@ def load_planner() -> Any:
     not fit: they are left out, and loading the state dict then starts these parameters' state anew. Everything else must be
     there, and fit.
     """
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_local_load_plan
 
     class FittingLoadPlanner(DefaultLoadPlanner):
         def create_local_plan(self) -> Any:
-            saved = self.metadata.state_dict_metadata  # type: ignore[union-attr]
-            self.state_dict = {
-                key: x
-                for key, x in self.state_dict.items()
-                if key.rpartition(".")[2] not in FACTORS or getattr(saved.get(key), "size", None) == x.size()
-            }
-            return super().create_local_plan()
+            assert self.metadata is not None
+            saved = self.metadata.state_dict_metadata
+            for key in list(self.state_dict):
+                entry, _, name = key.rpartition(".")
+                ours = name in FACTORS and f"{entry}.M" in self.state_dict  # a model may call its parameters what it likes
+                if ours and getattr(saved.get(key), "size", None) != self.state_dict[key].size():
+                    del self.state_dict[key]
+            return create_default_local_load_plan(self.state_dict, self.metadata, strict=True)
 
     return FittingLoadPlanner()
 
