@@ -18,6 +18,7 @@ from arturo.curvature import Data, Loss
 from arturo.kernels.batch import sum_dtype
 from arturo.posterior import Posterior
 from arturo.snapshot import Curvature, posterior_of
+from arturo.state import FACTORS
 from arturo.step import StepInfo
 
 
@@ -129,12 +130,12 @@ class AdaArturo(Optimizer):
                 continue
             if p.grad.is_sparse:
                 raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
-            if len(self.state[p]) == 0:
+            if "M" not in self.state[p]:  # the user may keep something of their own there
                 self.state[p].update(initial_state(group, p))
             if self._info is None:
                 self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(p.device), device=p.device)
-            lr = group["lr"]
-            if (not isinstance(lr, Tensor) or lr.device.type == "cpu") and not lr > 0:
+            on_device = isinstance(group["lr"], Tensor) and (group["capturable"] or group["lr"].device.type != "cpu")
+            if not on_device and not group["lr"] > 0:
                 continue  # a schedule that ends at 0 may round below it
             rows.append(row_of(group, p, self.state[p], number, shards))
 
@@ -163,24 +164,28 @@ class AdaArturo(Optimizer):
 
     @_disable_dynamo
     def _take_step(self) -> None:
-        params = [p for group in self.param_groups for p in group["params"]]
+        members = [(p, group) for group in self.param_groups for p in group["params"]]
         shards, start = sharding.find(self.param_groups), 0
         rows: list[Row] = []
         for group in self.param_groups:
             self._init_group(group, rows, start, shards)
             start += len(group["params"])
         if not rows and shards is None:
+            if self._info is not None:
+                self._info.zero_()
             return
         if self._info is None:
-            self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(params[0].device), device=params[0].device)
-        take_step(rows, self._info, shards, params)
-        if self._info.device.type == "cpu" and not self._warned_missing and self._info[-1] > 0:
+            device = members[0][0].device
+            self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
+        take_step(rows, self._info, shards, members)
+        readable = self._info.device.type == "cpu" and not any(group["capturable"] for group in self.param_groups)
+        if readable and not self._warned_missing and self._info[-1] > 0:
             self._warned_missing = True
             warnings.warn(
                 f"{int(self._info[-1])} gradient entries were not finite or too large to square and were skipped: their "
                 "weights follow the filter's last estimate (nothing moves where no entry was seen). last_step.skipped counts "
                 "them; this warning is given once.",
-                stacklevel=6,  # this, Dynamo's wrapper, step, its no_grad, torch's profiling wrapper, the caller
+                stacklevel=7,  # this, two wrappers of Dynamo, step, its no_grad, torch's profiling wrapper, the caller
             )
 
     def posterior(
@@ -237,11 +242,13 @@ class AdaArturo(Optimizer):
     @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
-        handle = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: sealed(loaded, self.param_groups)
-        )  # after the user's hooks
+        handle = self.register_load_state_dict_pre_hook(lambda _, loaded: sealed(loaded))  # after the user's hooks
+        before = self.state, self.param_groups
         try:
             super().load_state_dict(state_dict)
+        except Exception:
+            self.state, self.param_groups = before  # a refused load changes nothing
+            raise
         finally:
             handle.remove()
 
@@ -253,24 +260,32 @@ class AdaArturo(Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
-            for p in group["params"]:
-                if p in self.state:
-                    unsealed(group, p, self.state[p])
+        members = [(group, p) for group in self.param_groups for p in group["params"] if p in self.state]
+        restarted = [tuple(p.shape) for group, p in members if unsealed(group, p, self.state[p])]
+        if restarted:
+            warnings.warn(
+                f"the state of {len(restarted)} parameters starts anew: it was saved in tiles of another size, under another "
+                f"number of processes or another block. Their shapes: {', '.join(map(str, restarted[:5]))}"
+                f"{', ...' if len(restarted) > 5 else ''}",
+                stacklevel=8,  # this, load_state_dict of torch and ours, each in two wrappers of Dynamo, the caller
+            )
 
 
-def sealed(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+def sealed(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state dict with its tensors sealed against casts (:mod:`arturo.checkpoint`); another optimizer's is refused."""
     for saved in state_dict["param_groups"]:
         lacking = [name for name in ("covariance", "betas") if name not in saved]
         if lacking:
             options = ", ".join(sorted(set(saved) - {"params"}))
+            owner = "Arturo" if "prior_weight" in saved else checkpoint.owner(saved)
             raise ValueError(
-                f"this is not a state dict of AdaArturo: a group lacks {', '.join(lacking)} (it has {options}). Its state "
-                "cannot be made from another optimizer's: start with a fresh one"
+                f"this is a state dict of {owner}, not of AdaArturo: a group lacks {', '.join(lacking)} (it has {options}). "
+                "AdaArturo's state cannot be made from it: start with a fresh optimizer"
             )
     for key, entry in state_dict["state"].items():
-        lacking = [name for name in ("step", "M", "r") if isinstance(entry, Mapping) and entry and name not in entry]
-        if lacking:
+        names = ("step", "M", "r")
+        lacking = [name for name in names if isinstance(entry, Mapping) and name not in entry]
+        if 0 < len(lacking) < len(names):  # an entry with none of them is the user's
             raise ValueError(f"this is not a state dict of AdaArturo: the state of parameter {key} lacks {', '.join(lacking)}")
     state = {
         key: {name: checkpoint.Sealed(x) if isinstance(x, Tensor) else x for name, x in entry.items()}
@@ -282,30 +297,59 @@ def sealed(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str
 
 
 @torch.no_grad()
-def unsealed(group: dict[str, Any], p: Tensor, entry: dict[str, Any]) -> None:
-    """Open the tensors of one parameter's state, on its device and in the dtype that its own state would have."""
-    if not any(isinstance(x, checkpoint.Sealed) for x in entry.values()):
-        return
+def unsealed(group: dict[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
+    """Open the tensors of one parameter's state, on its device and in the dtype that its own state would have.
+
+    State saved in tiles of another size lies in other bases, and in another order: it starts anew, as if this parameter had
+    not stepped yet. Returns whether that was so.
+    """
+    if "M" not in entry or not isinstance(entry["M"], checkpoint.Sealed):
+        _open(entry)
+        return False
     own = initial_state(group, p)
-    for name, x in entry.items():
-        if not isinstance(x, checkpoint.Sealed):
-            continue
-        if name not in own:  # what the user keeps there
-            entry[name] = x.tensor
-        elif x.tensor.shape != own[name].shape:
-            raise ValueError(
-                f"state {name!r} of shape {tuple(x.tensor.shape)} does not fit a parameter of shape {tuple(p.shape)} under "
-                f"covariance={group['covariance']!r}, block={group['block']!r}, which needs {tuple(own[name].shape)}: load it "
-                "with the options it was saved with"
-            )
-        else:
-            entry[name] = own[name].copy_(x.tensor)
-    if "mean" in own and "mean" not in entry:
-        entry["mean"] = own["mean"]
-    elif "mean" not in own:
-        entry.pop("mean", None)
-    lacking = [name for name in own if name not in entry]
+    _open(entry)
+    factors = [name for name in own if name in FACTORS]
+    same_shapes = all(name in entry and entry[name].shape == own[name].shape for name in factors)
+    restarts = _tile(entry) != _tile(own) or not same_shapes
+    loaded = [name for name in own if name in entry and (name in ("start", "mean") or not restarts)]
+    lacking = [name for name in own if name not in entry and name != "mean" and not restarts]
     if lacking:
         raise ValueError(
             f"the state of a parameter of shape {tuple(p.shape)} lacks {', '.join(lacking)}: it was saved under other options"
+        )
+    for name in ("M", "r", *loaded):
+        if name != "step" and entry[name].shape != own[name].shape:
+            raise ValueError(
+                f"state {name!r} of shape {tuple(entry[name].shape)} does not fit a parameter of shape {tuple(p.shape)}, which "
+                f"needs {tuple(own[name].shape)}"
+            )
+    for name in loaded:
+        _copy(own[name], entry[name], name, p)
+    for name in (*FACTORS, "tile", "mean"):
+        entry.pop(name, None)
+    entry.update(own)
+    return restarts
+
+
+def _open(entry: dict[str, Any]) -> None:
+    entry.update({name: x.tensor for name, x in entry.items() if isinstance(x, checkpoint.Sealed)})
+
+
+def _tile(state: Mapping[str, Any]) -> list[int] | None:
+    return sharding.to_local(state["tile"]).tolist() if "tile" in state else None
+
+
+def _copy(own: Tensor, loaded: Any, name: str, p: Tensor) -> None:
+    """Into this process's shard; ``step`` may be a number, as old versions of torch keep it."""
+    if not isinstance(loaded, Tensor):
+        own.fill_(loaded)
+    elif sharding.is_sharded(own) == sharding.is_sharded(loaded):
+        if sharding.is_sharded(own):
+            loaded = loaded.redistribute(own.device_mesh, own.placements)  # type: ignore[attr-defined]
+        sharding.to_local(own).copy_(sharding.to_local(loaded))
+    else:
+        kinds = [type(x).__name__ for x in (loaded, p)]
+        raise ValueError(
+            f"state {name!r} of shape {tuple(loaded.shape)} is a {kinds[0]}, its parameter of shape {tuple(p.shape)} a "
+            f"{kinds[1]}: load it with torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which shards it"
         )

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from arturo import kronecker, sharding
-from arturo.kernels.batch import largest_gradient
+from arturo.kernels.batch import largest_gradient, sum_dtype
+from arturo.kernels.eager import follow_parameter
 from arturo.kronecker import Tiling
-from arturo.state import HALF, buffer_dtype
+from arturo.state import FACTORS, HALF, buffer_dtype
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
@@ -26,6 +27,7 @@ MATRIX_SIZE = 0.1  # times 1 / sqrt(columns): of a matrix that is smaller, such 
 BASIS_BETA = 0.97  # averaging constant of the Kronecker factors
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
+PLAIN = ("step", "tile")  # state that is the same on every process
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Row:
     number: int  # its place among all parameters of the optimizer
     counted: bool  # whether this process counts it in sums, and not another one that has the same
     t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
+    alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
 
     @property
     def gain(self) -> Any:
@@ -52,7 +55,7 @@ class Row:
         if self.grid is not None:
             tiles = s.view(self.grid.rows, self.grid.columns, self.grid.height, self.grid.width)
             tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=FLOOR)
-        return s
+        return s.clamp_(min=torch.finfo(s.dtype).tiny)  # eps = 0 where no gradient ever was
 
     def tiles(self, name: str) -> Tensor:
         """A buffer of the state as tiles: it has the shape of the parameter and the order of the tiles."""
@@ -67,27 +70,47 @@ def effective_shape(p: Tensor) -> tuple[int, ...]:
         >>> [effective_shape(torch.empty(shape)) for shape in ((1, 197, 768), (64, 1, 1), (1, 5))]
         [(197, 768), (64,), (1, 5)]
     """
-    return tuple(n for n in p.shape if n > 1) if p.dim() > 2 else tuple(p.shape)
+    return tuple(n for n in p.shape if n != 1) if p.dim() > 2 else tuple(p.shape)
 
 
 def grid_of(group: Mapping[str, Any], p: Tensor) -> Tiling | None:
-    """How a parameter, or the shard of one, is cut into tiles; None: not at all, its covariance is diagonal."""
-    if group["covariance"] == "diagonal":
-        return None
+    """How a parameter is cut into tiles; None: not at all, its covariance is diagonal.
+
+    Of a DTensor this is the grid of this process's shard, whose rows are tiles of their own. A parameter that is not spread
+    in equal numbers of rows stays on the diagonal, as does one that would not turn in a single process.
+    """
+    grid, block = _whole_grid(group, p), group["block"]
+    if grid is None or not sharding.is_sharded(p):
+        return grid
+    parts = sharding.row_parts(p)
+    shape = _matrix_shape(p)
+    return None if parts is None else kronecker.tiling((shape[0] // parts, *shape[1:]), block)
+
+
+def _whole_grid(group: Mapping[str, Any], p: Tensor) -> Tiling | None:
+    return None if group["covariance"] == "diagonal" else kronecker.tiling(_matrix_shape(p), group["block"])
+
+
+def _matrix_shape(p: Tensor) -> tuple[int, ...]:
     shape = effective_shape(p)
-    if p.is_complex() and len(shape) >= 2:
-        shape = (*shape, 2)
-    return kronecker.tiling(shape, group["block"])
+    return (*shape, 2) if p.is_complex() and len(shape) >= 2 else shape
 
 
 def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
-    """Zeros: the first gain is 1, and the first gradient sets everything. All but the last two is in the tiles' bases."""
-    real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
+    """Zeros: the first gain is 1, and the first gradient sets everything. ``M``, ``r`` and factors are in the tiles' bases.
+
+    ``tile`` is the height and width of a tile, (0, 0) for a matrix that sharding keeps on the diagonal: a checkpoint may come
+    from another number of processes. State of a DTensor is made of DTensors, save what is the same on every process.
+    """
+    here = sharding.to_local(p.detach())
+    real = torch.view_as_real(here) if here.is_complex() else here
     grid, dtype = grid_of(group, p), buffer_dtype(p)
     layout = torch.preserve_format if grid is None else torch.contiguous_format
     state = {"step": torch.zeros((), dtype=torch.float32, device=p.device if group["capturable"] else "cpu")}
     for name in ("M", "r"):
         state[name] = torch.zeros_like(real, dtype=dtype, memory_format=layout)
+    if _whole_grid(group, p) is not None:
+        state["tile"] = torch.tensor((0, 0) if grid is None else (grid.height, grid.width))
     for name, n in sides(grid):
         assert grid is not None
         state[name] = torch.zeros(grid.rows, grid.columns, n, n, dtype=dtype, device=p.device)
@@ -96,7 +119,10 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         state["start"] = real.to(dtype, copy=True)
     if real.dtype in HALF:
         state["mean"] = real.to(torch.float32)
-    return state
+    if not sharding.is_sharded(p):
+        return state
+    lay = {name: sharding.by_rows if name in FACTORS else sharding.like for name in state}
+    return {name: x if name in PLAIN else lay[name](x, p) for name, x in state.items()}
 
 
 def sides(grid: Tiling | None) -> list[tuple[str, int]]:
@@ -110,35 +136,50 @@ def row_of(
     group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None
 ) -> Row:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
-    grad, counted = p.grad, True
+    grad, counted, grid, t, alive = p.grad, True, grid_of(group, p), next_step(group, state), None
     assert grad is not None
     if shards is not None:
         counted = shards.piece(p, rounded=False).counted
         p, grad, state = shards.local(p, grad, state)
-    grid = grid_of(group, p)
-    t: Any = state["step"] + 1 if group["capturable"] else int(state["step"]) + 1
     param, grad = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in (p, grad))
-    return Row(param, grad, state.get("mean", param), state, group, grid, number, counted, t)
+    if param.dim() == 0:  # 0-d float32 would take on the float64 of the sums
+        param, grad = param.unsqueeze(0), grad.unsqueeze(0)
+        state = {name: x.unsqueeze(0) if name in ("M", "r", "start", "mean") else x for name, x in state.items()}
+    if group["capturable"] and isinstance(group["lr"], Tensor):
+        alive = group["lr"].reshape(()).to(param.device) > 0
+    if "mean" in state:
+        follow_parameter(state["mean"], param, alive)
+    return Row(param, grad, state.get("mean", param), state, group, grid, number, counted, t, alive)
 
 
-def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, params: Sequence[Tensor]) -> None:
-    """Step all rows and write what happened to ``info``; ``params`` are all of the optimizer's, in order."""
+def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
+    """The number of the next step, from 1; under capturable on the device and in float64, as gains are differences from 1."""
+    step = state["step"]
+    return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step) + 1
+
+
+Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
+
+
+def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> None:
+    """Step all rows and write what happened to ``info``."""
     # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
     missing = [observe(row) for row in rows]
     # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
-    at = region(rows, missing, info, shards, params)
+    at = region(rows, missing, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
-    k = torch.where(at.skipped < at.entries, k, 0.0)  # where everything is missing nothing moves
+    seen = at.skipped < at.entries  # where everything is missing nothing moves
+    k = torch.where(seen, k, 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
     spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
     for row, sigma in zip(rows, at.sigma, strict=True):
-        move(row, sigma, k, spent, phi)
+        move(row, sigma, k, spent, phi, seen)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     eta = torch.where(k > 0, 1 / k, 0.0)
     active = (k > 0) & (at.A >= at.N)
-    info.copy_(torch.stack([x.to(info.dtype) for x in (eta, kl, bound, torch.ones_like(k), active, at.skipped)]))
+    info.copy_(torch.stack([x.to(info.dtype) for x in (eta, kl, bound, at.entries > 0, active, at.skipped)]))
 
 
 def observe(row: Row) -> Tensor:
@@ -155,6 +196,7 @@ def observe(row: Row) -> Tensor:
         M, r = state["M"], state["r"]
         seen = g.abs() <= limit  # False for NaN too
         missing = seen.numel() - seen.sum()
+        seen = seen if row.alive is None else seen & row.alive
         E = torch.where(seen, g - M, 0.0)
     else:
         M, r = row.tiles("M"), row.tiles("r")
@@ -168,7 +210,8 @@ def observe(row: Row) -> Tensor:
         for name, _ in sides(row.grid):
             state[name].lerp_(E @ E.mT if name == "L" else E.mT @ E, weight)
     variance = torch.where(seen, E.square().mul_(learned.innovation_share(gain, t)), r)
-    r.lerp_(variance, learned.noise_weight(group["betas"][1], t))
+    weight = learned.noise_weight(group["betas"][1], t)
+    r.lerp_(variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
     M.add_(E.mul_(gain))
     return missing
 
@@ -204,23 +247,24 @@ class Region(NamedTuple):
 
 
 def region(
-    rows: Sequence[Row], missing: Sequence[Tensor], info: Tensor, shards: sharding.Shards | None, params: Sequence[Tensor]
+    rows: Sequence[Row], missing: Sequence[Tensor], info: Tensor, shards: sharding.Shards | None, members: Members
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     lines = [_sums(row, skipped, info) for row, skipped in zip(rows, missing, strict=True)]
     places = [row.number for row in rows]
     if shards is not None:  # a line for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(len(params), 7)
+        whole = info.new_zeros(len(members), 7)
         for place, row, line in zip(places, rows, lines, strict=True):
             if row.counted:
                 whole[place] = line
-        table, owners = shards.total(whole), list(params)
+        table, owners = shards.total(whole), list(members)
     else:
-        table, owners, places = torch.stack(lines), [params[i] for i in places], list(range(len(rows)))
+        table, owners, places = torch.stack(lines), [members[i] for i in places], list(range(len(rows)))
     squares, S, A, N, weighted, skipped, entries = table.unbind(1)
-    least = torch.tensor([least_size(p) for p in owners], dtype=info.dtype, device=info.device)
+    least = torch.stack([_number(least_size(p), info) for p, _ in owners])
     sigma = torch.maximum((squares / entries.clamp(min=1)).sqrt(), least)
-    lr = torch.stack([_number(row.group["lr"], info) for row in rows]).max() if rows else info.new_ones(())
+    lr = torch.where(entries > 0, torch.stack([_number(group["lr"], info) for _, group in owners]), 0.0).max()
+    lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
     B, A, N, weighted = ((sigma * x).sum() for x in (S, A, N, weighted))
     return Region([sigma[i] for i in places], B, A, N, weighted, lr, skipped.sum(), entries.sum())
 
@@ -231,11 +275,13 @@ def _sums(row: Row, skipped: Tensor, info: Tensor) -> Tensor:
     squares, S, A = (x.sum(dtype=info.dtype).to(info.device) for x in (away.square(), s, M / s * M))
     lr, entries = _number(row.group["lr"], info), info.new_full((), row.mean.numel())
     level = learned.noise_level(row.gain)
-    return torch.stack([squares, S, A, S * level, A * lr * lr, skipped.to(info), entries])
+    line = torch.stack([squares, S, A, S * level, A * lr * lr, skipped.to(info), entries])
+    return line if row.alive is None else torch.where(row.alive.to(info.device), line, 0.0)
 
 
 def _number(x: Any, like: Tensor) -> Tensor:
-    return torch.as_tensor(x, dtype=like.dtype, device=like.device).reshape(())
+    """A 0-d tensor on the device; a number is filled in there, since a copy cannot be captured in a graph."""
+    return x.to(like).reshape(()) if isinstance(x, Tensor) else like.new_full((), x)
 
 
 def least_size(p: Tensor) -> float:
@@ -249,18 +295,20 @@ def least_size(p: Tensor) -> float:
     return VECTOR_SIZE if len(shape) < 2 else MATRIX_SIZE / math.sqrt(max(math.prod(shape[1:]), 1))
 
 
-def move(row: Row, sigma: Tensor, k: Tensor, spent: Tensor, phi: Tensor) -> None:
+def move(row: Row, sigma: Tensor, k: Tensor, spent: Tensor, phi: Tensor, seen: Tensor) -> None:
     """Decay, then the step. A matrix also gives way to the drift's anchor, see :func:`arturo.surrogates.learned.anchor`."""
     M, s, lr = row.state["M"], row.noise_scale(), _number(row.group["lr"], k)
     step = M / s
     if row.grid is not None:
         tiles = step.view(row.grid.rows, row.grid.columns, row.grid.height, row.grid.width)
         step = kronecker.from_tiles(kronecker.turn_back(tiles, row.state.get("Q_L"), row.state.get("Q_R")), row.mean.shape)
-    keep = torch.where(k > 0, 1 - lr * row.group["weight_decay"], 1.0)
+    if row.alive is not None:
+        step = torch.where(row.alive, step, 0.0)
+    keep = torch.where(seen, 1 - lr * row.group["weight_decay"], 1.0)
     if "start" not in row.state:
         keep = keep * learned.anchor(PER_LR * lr, spent, phi, row.gain)
     device = row.mean.device
     row.mean.mul_(keep.to(device)).sub_(step.mul_((PER_LR * lr * sigma * k).to(device)))
     if row.mean.dtype != row.param.dtype:
         row.param.copy_(row.mean)
-    row.state["step"].add_(1)
+    row.state["step"].add_(1 if row.alive is None else row.alive.to(row.state["step"]))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arturo import sharding
 from arturo.kernels.batch import sum_dtype
-from arturo.state import AVERAGED, BUFFERS, HALF, PLAIN, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.state import AVERAGED, BUFFERS, FACTORS, HALF, PLAIN, ROUNDED, apart, buffer_dtype, buffer_names
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -27,6 +27,7 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
     "etas": "Rprop",
     "lambd": "ASGD",
     "weight_lr_power": "ScheduleFree",
+    "covariance": "AdaArturo",
     "betas": "an optimizer of Adam's family",
 }
 
@@ -113,13 +114,41 @@ def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     if all("prior_weight" in g for g in groups) and not lacking:
         return
     foreign = sorted({str(name) for e in entries for name in e if name not in OURS})
-    name = next((owner for option, owner in _SIGNATURES.items() if any(option in g for g in groups)), "another optimizer")
+    name = owner({option: None for g in groups for option in g})
     options = ", ".join(sorted(set(groups[0]) - {"params"})) if groups else "none"
     raise ValueError(
         f"this is a state dict of {name}, not of Arturo: its options are {options}; "
         f"its state has {', '.join(foreign) or 'nothing of its own'} and lacks {', '.join(lacking) or 'nothing'}. "
         "Arturo's state cannot be made from it: start with a fresh optimizer"
     )
+
+
+def owner(group: Mapping[str, Any]) -> str:
+    """Whose options these are."""
+    return next((name for option, name in _SIGNATURES.items() if option in group), "another optimizer")
+
+
+def load_planner() -> Any:
+    """What ``torch.distributed.checkpoint.load(..., planner=load_planner())`` needs on another number of processes.
+
+    There a shard of :class:`arturo.AdaArturo`'s state may be cut into tiles of another size, and the factors that were saved do
+    not fit: they are left out, and loading the state dict then starts these parameters' state anew. Everything else must be
+    there, and fit.
+    """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_local_load_plan
+
+    class FittingLoadPlanner(DefaultLoadPlanner):
+        def create_local_plan(self) -> Any:
+            assert self.metadata is not None
+            saved = self.metadata.state_dict_metadata
+            for key in list(self.state_dict):
+                entry, _, name = key.rpartition(".")
+                ours = name in FACTORS and f"{entry}.M" in self.state_dict  # a model may call its parameters what it likes
+                if ours and getattr(saved.get(key), "size", None) != self.state_dict[key].size():
+                    del self.state_dict[key]
+            return create_default_local_load_plan(self.state_dict, self.metadata, strict=True)
+
+    return FittingLoadPlanner()
 
 
 def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 TALL = 8  # rows per column beyond which a matrix is an embedding or an output layer: its rows come and go, and stay unturned
 LEAST_PART = 4  # a long side is cut only where some divisor is at least a fourth of the block; it stays unturned otherwise
+RIDGE = 1e-5  # of a factor's largest diagonal entry: above the rounding errors of float32
 REFRESHED_EARLY = (2, 5)  # steps at which a basis is refreshed besides every so many: the first gradients say little
 
 
@@ -69,7 +70,7 @@ def _side(n: int, block: int) -> int | None:
     if n <= block:
         return n
     side = next(d for d in range(block, 0, -1) if n % d == 0)
-    return side if side * LEAST_PART >= block else None
+    return side if side > 1 and side * LEAST_PART >= block else None
 
 
 def to_tiles(x: Tensor, grid: Tiling) -> Tensor:
@@ -106,25 +107,32 @@ def first_basis(factor: Tensor) -> Tensor:
     """Eigenvectors of a first factor, largest eigenvalue first: (tiles, n, n) to the same.
 
     In float64, where LAPACK converges on the low-rank matrices that first gradients give. Should it fail all the same, one
-    orthogonal iteration from the unit matrix is a start, too.
+    orthogonal iteration from the unit matrix is a start, too. Such matrices leave a null space, in which rounding would choose
+    the basis; the eigenvectors of a fixed diagonal matrix within it are the choice instead.
     """
+    n = factor.shape[-1]
     scaled = _scaled(factor).to(torch.float64)
     try:
-        Q: Tensor = torch.linalg.eigh(scaled)[1].flip(-1)
+        values, vectors = torch.linalg.eigh(scaled)
+        known: Tensor = vectors * (values > n * torch.finfo(factor.dtype).eps).unsqueeze(-2)
+        null = torch.eye(n, dtype=scaled.dtype, device=scaled.device) - known @ known.mT
+        fixed = torch.linspace(1 / n, 1, n, dtype=scaled.dtype, device=scaled.device).diag()
+        Q: Tensor = torch.linalg.eigh(known * values.unsqueeze(-2) @ known.mT - null @ fixed @ null)[1].flip(-1)
     except RuntimeError:  # torch.linalg.LinAlgError is one, and is not typed
         Q = torch.linalg.qr(scaled)[0]
     return Q.to(factor.dtype)
 
 
 def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}(L Q)`, columns sorted by their variance first.
+    r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}((L + \delta I) Q)`, columns sorted by their variance first.
 
-    ``factor`` is :math:`Q^T L Q`. Returns the new basis, the rotation :math:`S = Q^T Q_{new}` that takes what is kept from the
-    old one to the new one, and the order of the columns before the iteration.
+    ``factor`` is :math:`Q^T L Q`. The ridge :math:`\delta`, a small part of the largest variance, leaves directions that no
+    gradient has as they are; without it rounding would turn them. Returns the new basis, the rotation :math:`S = Q^T Q_{new}`
+    that takes what is kept from the old one to the new one, and the order of the columns before the iteration.
     """
     order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True)
-    sorted_factor = _scaled(factor).gather(-1, order.unsqueeze(-2).expand_as(factor))
-    new = torch.linalg.qr(Q @ sorted_factor)[0]
+    ridged = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    new = torch.linalg.qr(Q @ ridged.gather(-1, order.unsqueeze(-2).expand_as(factor)))[0]
     return new, Q.mT @ new, order
 
 

@@ -67,7 +67,8 @@ class MinimalAdaArturo(Optimizer):
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
         k = phi**0.25 * math.sqrt(B / max(A, N))  # the step spends phi^(1/2) of the drift's KL, or less
-        keep = math.sqrt(max(1 - tau**2 * k**2 * A / B * (phi + (1 - phi) * (2 - K) / K), 0.0))
+        length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
+        keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:
             p.mul_(keep if p.dim() > 1 else 1.0).sub_(tau * sigma * k * turned_back(step, state).view_as(p))
 
@@ -79,7 +80,8 @@ class MinimalAdaArturo(Optimizer):
             elif self.t in (2, 5) or (self.t >= 10 and (self.t + i) % 10 == 0):
                 Q, L = state[basis], state[factor]  # L is kept in the basis: Q^T L Q
                 order = L.diagonal().argsort(descending=True)
-                state[basis] = torch.linalg.qr(Q @ L[:, order])[0]
+                ridged = L + 1e-5 * L.diagonal().max() * torch.eye(len(L), dtype=L.dtype)
+                state[basis] = torch.linalg.qr(Q @ ridged[:, order])[0]
                 S = Q.T @ state[basis]
                 state[factor] = S.T @ L @ S
                 state["M"] = S.T @ state["M"] if factor == "L" else state["M"] @ S

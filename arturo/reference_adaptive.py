@@ -71,12 +71,18 @@ class Block:
 
 
 def _first_basis(factor: Array) -> Array:
-    return np.asarray(np.linalg.eigh(factor)[1][:, ::-1])
+    """Eigenvectors, largest first; in the null space those of diag(1, ..., n), smallest first."""
+    n = len(factor)
+    values, Q = np.linalg.eigh(factor)
+    null = Q[:, values <= n * np.finfo(float).eps * max(np.diag(factor).max(), 0.0)]
+    fixed = np.linalg.eigh(null.T @ np.diag(np.arange(1.0, n + 1)) @ null)[1]
+    return np.concatenate([Q[:, null.shape[1] :][:, ::-1], null @ fixed], axis=1)
 
 
 def _next_basis(factor: Array, Q: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    order = np.argsort(-np.diag(Q.T @ factor @ Q), kind="stable")
-    return np.linalg.qr(factor @ Q[:, order])[0], order
+    variances = np.diag(Q.T @ factor @ Q)
+    order = np.argsort(-variances, kind="stable")
+    return np.linalg.qr((factor + 1e-5 * variances.max() * np.eye(len(Q))) @ Q[:, order])[0], order
 
 
 class Tensor:
@@ -179,7 +185,11 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             pull += float(M @ covariance @ M)
             noise += float(np.trace(covariance @ Q @ np.diag(s**2 * K / (2 - K)) @ Q.T))
             problem.append((x, block, precision, covariance))
-    if pull == 0 or skipped == sum(x.w.size for x, _ in pairs):
+    if skipped == sum(x.w.size for x, _ in pairs):
+        return Step(0.0, 0.0, drift, False, skipped)
+    if pull == 0:
+        for x, _ in pairs:
+            x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
         return Step(0.0, 0.0, drift, False, skipped)
     phi = min(max(1 - noise / pull, 0.01), 1.0)
     bound = phi ** (2 * pairs[0][0].options["exponent"]) * drift
@@ -194,7 +204,8 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
         x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
         if not x.vector:
             K = kalman_gain(x.options["betas"][0], x.step)
-            grown = (x.options["per_lr"] * x.options["lr"]) ** 2 * spent * (phi + (1 - phi) * (2 - K) / K)
+            length = x.options["per_lr"] * x.options["lr"] * np.sqrt(spent)
+            grown = min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length)
             x.w = x.w * np.sqrt(max(1 - grown, 0.0))
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d

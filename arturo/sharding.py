@@ -190,6 +190,27 @@ def like(local: Tensor, p: Any) -> Tensor:
     return DTensor.from_local(local, p.device_mesh, p.placements, run_check=False, shape=shape, stride=stride)
 
 
+def row_parts(p: Any) -> int | None:
+    """Over how many processes the rows of a DTensor are spread, the same number on each; None if it lies in another way."""
+    sizes = [p.device_mesh.size(i) for i in range(len(p.placements))]
+    cut = [(x, n) for x, n in zip(p.placements, sizes, strict=True) if not x.is_replicate() and n > 1]
+    if not cut:
+        return 1
+    (placement, n), *more = cut
+    return n if not more and placement.is_shard(0) and p.shape[0] % n == 0 else None
+
+
+def by_rows(local: Tensor, p: Any) -> Tensor:
+    """A DTensor of any shape whose first dimension is spread as the rows of ``p`` are, :func:`row_parts` allowing."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    sizes = [p.device_mesh.size(i) for i in range(len(p.placements))]
+    placements = [Shard(0) if n > 1 and x.is_shard() else Replicate() for x, n in zip(p.placements, sizes, strict=True)]
+    shape = torch.Size((local.shape[0] * (row_parts(p) or 1), *local.shape[1:]))
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(local, p.device_mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
 def to_local(x: Any) -> Tensor:
     """The shard of this process; a plain tensor is its own."""
     found: Tensor = x.to_local() if is_sharded(x) else x

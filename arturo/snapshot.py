@@ -54,22 +54,23 @@ def _curvatures(
     data: Data | None,
     loss: Loss,
 ) -> Mapping[str, Tensor]:
+    kept = all("a" in optimizer.state[p] for p in params.values())
     if isinstance(curvature, str) and curvature == "surrogate":
-        for p in params.values():
-            if "a" not in optimizer.state[p]:
-                raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
+        if not kept:
+            raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
         return {name: in_loss_units(optimizer.state[p]["a"], optimizer.state[p]) for name, p in params.items()}
     if isinstance(curvature, str):
         if model is None or data is None:
             lacking = " and ".join(name for name, value in (("model", model), ("data", data)) if value is None)
+            other = "; curvature='surrogate' needs neither and is much less to be trusted (docs/posterior.md)" if kept else ""
             raise TypeError(
                 f"curvature='ggn' needs {lacking}: posterior(ess=len(dataset), model=model, data=loader), where data is (x, y) "
-                "or gives batches; curvature='surrogate' needs neither and is much less to be trusted (docs/posterior.md)"
+                f"or gives batches{other}"
             )
         if any(is_sharded(p) for p in params.values()):
             raise ValueError(
                 "Invalid curvature value: 'ggn' for sharded parameters (DTensor): pass what arturo.ggn_diagonal gives for an "
-                "unsharded copy of the model, or 'surrogate'"
+                f"unsharded copy of the model{', or ' + repr('surrogate') if kept else ''}"
             )
         return ggn_diagonal(model, data, loss, parameters=params.values())
     if isinstance(curvature, Mapping):

@@ -18,6 +18,7 @@ BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
 ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
 AVERAGED = ("prec", "a", "b", "grad_avg")  # of the surrogates that keep running averages
 PLAIN = ("step", "eta", "scale")  # single numbers, under every parameter
+FACTORS = ("L", "Q_L", "R", "Q_R")  # of arturo.AdaArturo, one pair for each side of a tile that turns
 HALF = (torch.float16, torch.bfloat16)
 LARGE = 1 << 20  # bytes: beyond this the allocator hands out whole pages
 PLACE = 576  # bytes between two places: nine cache lines, so that seven places spread over a page of 4096

@@ -28,12 +28,37 @@ CONFIGURATIONS = {
 }
 KERNELS = {name: CONFIGURATIONS[name] for name in ("default", "loop", "foreach", "capturable", "capturable-foreach")}
 SHAPES = ((4, 3), (5,), (), (2, 0), (3,))
+DEVICE = {"covariance": "diagonal", "capturable": True}
+ADAPTIVE = {
+    "kronecker": {},
+    "diagonal": {"covariance": "diagonal"},
+    "capturable": DEVICE,
+    "weight-decay": {"weight_decay": 2.0},
+    "maximize": {"maximize": True},
+    "tensor-lr": {"lr": torch.tensor(0.01)},
+    "tensor-lr-capturable": {"lr": torch.tensor([0.01]), **DEVICE},
+    "tiles": {"block": 2, "refresh": 3},
+    "no-memory": {"betas": (0.0, 0.0)},
+    "eps-zero": {"eps": 0.0},
+}
 
 
 @pytest.fixture(params=CONFIGURATIONS)
 def configuration(request) -> dict:
     """Keyword arguments of Arturo, one row of the table at a time."""
     return {"kl_bound": 0.01, **copy.deepcopy(CONFIGURATIONS[request.param])}
+
+
+@pytest.fixture(params=ADAPTIVE)
+def adaptive(request) -> dict:
+    """Keyword arguments of AdaArturo, one row of the table at a time."""
+    return {"lr": 0.01, **copy.deepcopy(ADAPTIVE[request.param])}
+
+
+@pytest.fixture(params=["kronecker", "diagonal", "capturable", "tiles"])
+def geometry(request) -> dict:
+    """The ways of AdaArturo to take a step, for corners that depend on nothing else."""
+    return {"lr": 0.01, **ADAPTIVE[request.param]}
 
 
 @pytest.fixture(params=KERNELS)

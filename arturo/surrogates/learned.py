@@ -23,6 +23,7 @@ from torch import Tensor
 
 SURE = 1e-5  # s is at least this part of |M|: float32 gradients are not known better, and M / s stays in range
 LEAST_NOISE = 1e-3  # of a squared innovation
+MOST_PULL = 0.1  # of a step's length that the anchor takes back
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
 
 
@@ -127,12 +128,14 @@ def anchor(tau: Tensor, spent: Tensor, phi: Tensor, gain: Any) -> Tensor:
     bound. An Ornstein-Uhlenbeck drift of stationary variance :math:`\sigma^2` pulls the mean in by as much as it spreads,
     :math:`\sqrt{1 - \tau^2 c}` where a step spends the part c of the drift's KL. That balances steps that know nothing of each
     other. Steps along filtered noise do, they add up over the filter's memory, and the weights' square grows by
-    :math:`\tau^2 c (2 - K) / K` per step: that much the share of noise is pulled in.
+    :math:`\tau^2 c (2 - K) / K` per step: that much the share of noise is pulled in. It takes at most a tenth of the step's
+    length, :math:`0.1 \tau \sqrt c`, so that at any lr a clear gradient is stronger.
 
     Example:
         >>> signal, noise = torch.tensor(1.0), torch.tensor(0.0)
-        >>> anchor(torch.tensor(0.6), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.1), torch.tensor(1.0), noise, 0.1)
-        (tensor(0.8000), tensor(0.9000))
+        >>> anchor(torch.tensor(0.1), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.01), torch.tensor(1.0), noise, 0.1)
+        (tensor(0.9950), tensor(0.9990))
     """
-    grown: Tensor = tau * tau * spent * (phi + (1 - phi) / noise_level(gain))
+    reached = tau * spent.sqrt()
+    grown = torch.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
     return (1 - grown).clamp(min=0).sqrt()

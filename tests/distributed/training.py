@@ -109,10 +109,11 @@ def compare(
     replicas: int,
     dtype: torch.dtype = torch.float32,
     tolerance: float = 2e-5,
+    make: Callable[..., Any] = Arturo,
 ) -> None:
     """The parallel training is the one of a single process, but for the rounding of sums; every process says the same."""
     alone, model = Net().to(dtype), parallel(Net().to(dtype))
-    single, many = Arturo(alone.parameters(), **optimizer), Arturo(model.parameters(), **optimizer)
+    single, many = make(alone.parameters(), **optimizer), make(model.parameters(), **optimizer)
     expected = train(alone, single, **training)
     found = train(model, many, replica=replica, replicas=replicas, **training)
     same_on_all(found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,12 @@ from torch.nn.functional import mse_loss
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 
 EPOCHS, CLIP = 2, 0.5
+both = pytest.mark.parametrize("make", [Arturo, AdaArturo])
+Make = Callable[..., Any]  # Arturo or AdaArturo
+Trained = tuple[torch.nn.Module, Any]
 pytestmark = [pytest.mark.filterwarnings("ignore")]  # theirs, about the number of workers and the like
 
 
@@ -45,10 +50,10 @@ def loader() -> DataLoader:
     return DataLoader(TensorDataset(x, torch.stack([x[:, 0] * x[:, 1], x.sum(1)], 1)), batch_size=8)
 
 
-def by_hand(accumulate: int = 1, clip: float | None = None, warmup: bool = False) -> tuple[torch.nn.Module, Arturo]:
+def by_hand(make: Make, accumulate: int = 1, clip: float | None = None, warmup: bool = False) -> Trained:
     """What the packages should do."""
     net = model()
-    optimizer = Arturo(net.parameters())
+    optimizer = make(net.parameters())
     scheduler = warmed(optimizer) if warmup else CosineAnnealingLR(optimizer, 10)
     for _ in range(EPOCHS):
         batches = list(loader())
@@ -68,13 +73,13 @@ def warmed(optimizer: torch.optim.Optimizer) -> LambdaLR:
     return LambdaLR(optimizer, lambda t: min((t + 1) / 2, max(0.0, (8 - t) / 6)))
 
 
-def assert_same(found: torch.nn.Module, optimizer: Arturo, expected: tuple[torch.nn.Module, Arturo]) -> None:
+def assert_same(found: torch.nn.Module, optimizer: Any, expected: Trained) -> None:
     assert all(torch.equal(p, q) for p, q in zip(found.parameters(), expected[0].parameters(), strict=True))
     assert optimizer.last_step == expected[1].last_step and optimizer.last_step.kl > 0
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_lightning(accumulate, tmp_path):
+@pytest.mark.parametrize(("make", "accumulate"), [(Arturo, 1), (Arturo, 2), (AdaArturo, 2)])
+def test_lightning(make, accumulate, tmp_path):
     """Automatic optimization: forward and backward happen inside of step, in its closure."""
     lightning = pytest.importorskip("lightning")
 
@@ -87,7 +92,7 @@ def test_lightning(accumulate, tmp_path):
             return mse_loss(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self):
-            self.arturo = Arturo(self.parameters())
+            self.arturo = make(self.parameters())
             scheduler = CosineAnnealingLR(self.arturo, 10)
             return {"optimizer": self.arturo, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -96,16 +101,16 @@ def test_lightning(accumulate, tmp_path):
     options = {"accelerator": "cpu", "devices": 1, "gradient_clip_val": CLIP, "accumulate_grad_batches": accumulate}
     trainer = lightning.Trainer(max_epochs=EPOCHS, default_root_dir=tmp_path, **quiet, **options)
     trainer.fit(module, loader())
-    assert_same(module.net, module.arturo, by_hand(accumulate, CLIP))
+    assert_same(module.net, module.arturo, by_hand(make, accumulate, CLIP))
 
 
-def accelerated(accumulate: int, clip: float | None, warmup: bool) -> tuple[torch.nn.Module, Arturo]:
+def accelerated(make: Make, accumulate: int, clip: float | None, warmup: bool) -> Trained:
     """The inner loop of Hugging Face's Trainer."""
     accelerate = pytest.importorskip("accelerate")
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     plain = model()
-    arturo = Arturo(plain.parameters())
+    arturo = make(plain.parameters())
     scheduler = warmed(arturo) if warmup else CosineAnnealingLR(arturo, 10)
     net, optimizer, batches, scheduler = accelerator.prepare(plain, arturo, loader(), scheduler)
     for _ in range(EPOCHS):
@@ -120,10 +125,12 @@ def accelerated(accumulate: int, clip: float | None, warmup: bool) -> tuple[torc
     return plain, arturo
 
 
-def test_accelerate():
-    assert_same(*accelerated(1, None, False), by_hand())
+@both
+def test_accelerate(make):
+    assert_same(*accelerated(make, 1, None, False), by_hand(make))
 
 
-def test_a_loop_like_hugging_faces():
+@both
+def test_a_loop_like_hugging_faces(make):
     """Accumulation, clipping, a schedule that warms up."""
-    assert_same(*accelerated(2, CLIP, True), by_hand(2, CLIP, True))
+    assert_same(*accelerated(make, 2, CLIP, True), by_hand(make, 2, CLIP, True))
