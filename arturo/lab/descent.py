@@ -27,7 +27,12 @@ LOST = 1e6  # a weight beyond this has diverged
 # Nobody regularises: SGD and Adam without weight decay, arTuRO without its prior. What is not set here is the default.
 BUILD: Registry[Callable[..., Optimizer]] = Registry(
     "optimizer",
-    {"sgd": SGD, "adam": Adam, "arturo": lambda params, **settings: Arturo(params, prior_precision=0.0, **settings)},
+    {
+        "sgd": SGD,
+        "adam": Adam,
+        # SETTINGS were searched with an absolute curvature at the start.
+        "arturo": lambda params, **settings: Arturo(params, prior_precision=0.0, initial_curvature=0.1, **settings),
+    },
 )
 
 # The best of 24 settings each, by the mean log10 of the last loss over 8 seeds that are not shown; all under the same

@@ -18,7 +18,10 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
     [
         ({"task": "digits-mpl"}, "task: unknown name 'digits-mpl'; did you mean digits-mlp"),
         ({"optimizer": "AdamWW"}, "optimizer: unknown name 'AdamWW'; did you mean adamw"),
-        ({"optimizer": "kfac"}, "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, arturo"),
+        (
+            {"optimizer": "kfac"},
+            "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, adaarturo, adaarturo-diagonal, arturo",
+        ),
         ({"seed": -1}, "seed: must be an integer >= 0, got -1"),
         ({"seed": 2**63}, "seed: must be below"),
         ({"seed": None}, "seed: must be an integer >= 0, got None"),

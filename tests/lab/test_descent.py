@@ -72,7 +72,7 @@ def test_watching_changes_nothing(name: str, way: Descent) -> None:
     start = torch.tensor(landscape.start, dtype=torch.float64) + 0.1 * torch.randn(2, generator=random, dtype=torch.float64)
     noise = landscape.noise * torch.randn(60, 2, generator=random, dtype=torch.float64)
     theta = torch.nn.Parameter(start)
-    optimizer = Arturo([theta], prior_precision=0.0, **SETTINGS[name]["arturo"])
+    optimizer = Arturo([theta], prior_precision=0.0, initial_curvature=0.1, **SETTINGS[name]["arturo"])
     for t in range(60):
         optimizer.param_groups[0]["lr"] = cosine(t / 60)
         theta.grad = landscape.gradient(theta) + noise[t]

@@ -60,7 +60,10 @@ def test_prediction_error_by_hand(surrogate: str) -> None:
     optimizer.step()
     p.grad, q.grad = torch.tensor([3.0, 0.0]), torch.tensor(4.0)
     states = [optimizer.state[x] for x in (p, q)]
-    predicted = torch.cat([(s["a"] * x + s["b"]).detach().view(-1) for s, x in zip(states, (p, q), strict=True)])
+    units = [s.get("scale", torch.tensor(1.0)) for s in states]  # of the loss, taken from the first gradients
+    predicted = torch.cat(
+        [(u * (s["a"] * x + s["b"])).detach().view(-1) for u, s, x in zip(units, states, (p, q), strict=True)]
+    )
     assert prediction_error(optimizer) == pytest.approx((torch.tensor([3.0, 0.0, 4.0]) - predicted).norm().item() / 5)
     p.grad, q.grad = torch.zeros(2), torch.zeros(())
     assert prediction_error(optimizer) is None
