@@ -176,7 +176,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="what to evaluate on")
     parser.add_argument("--loss-scale", type=float, default=1.0, metavar="X", help="multiply the loss by X before backward()")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results/defaults.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("results/adaptive/defaults.jsonl"))
     parser.add_argument("--again", action="store_true", help="repeat finished runs; the newer line counts")
     parser.add_argument("--report", action="store_true", help="train nothing, print what there is")
     arguments = parser.parse_args()
