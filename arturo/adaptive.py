@@ -121,6 +121,11 @@ class AdaArturo(Optimizer):
             hyperparameters.check_adaptive({**self.defaults, **param_group})
             param_group.update(hyperparameters.plain(param_group))
         super().add_param_group(param_group)
+        try:
+            sharding.refuse_flat(param_group["params"])
+        except RuntimeError:
+            self.param_groups.pop()
+            raise
 
     def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, making state where there is none. Dynamo runs this eagerly."""

@@ -64,7 +64,7 @@ def refuse_flat(params: Iterable[Tensor]) -> None:
 
     if dist.is_initialized() and dist.get_world_size() > 1:
         raise RuntimeError(
-            "Arturo does not support FullyShardedDataParallel (FSDP1): its flat parameters hide which process holds what, and "
+            "arTuRO does not support FullyShardedDataParallel (FSDP1): its flat parameters hide which process holds what, and "
             "each would have a trust region of its own. Use fully_shard (FSDP2) or DistributedDataParallel"
         )
 

@@ -120,3 +120,14 @@ def test_numbers_of_other_libraries_become_plain(value, params):
         torch.save(optimizer.state_dict(), file)
         file.seek(0)
         optimizer.load_state_dict(torch.load(file, weights_only=True))
+
+
+def test_flat_parameters_of_fsdp1_are_refused(monkeypatch):
+    """Each process would have a separate trust region, in silence."""
+    p = torch.nn.Parameter(torch.ones(3))
+    p._is_flat_param = True
+    AdaArturo([p])  # one process: nothing is hidden
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(RuntimeError, match=r"does not support FullyShardedDataParallel \(FSDP1\)"):
+        AdaArturo([p])
