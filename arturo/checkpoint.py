@@ -50,7 +50,7 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
     state = {
         key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}
         if key in params and isinstance(entry, Mapping)
-        else entry  # what a wrapper keeps under a key of its own
+        else entry  # what a wrapper keeps under a separate key
         for key, entry in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
@@ -104,7 +104,7 @@ def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     """Raise ValueError for a state dict that another optimizer wrote: one that lacks what is ours.
 
-    What is there beside it (a user's average under a parameter, a wrapper's own entry) is no matter.
+    Other keys (a user's average under a parameter, a wrapper's entry) are left alone.
     """
     groups = state_dict["param_groups"]
     params = {key for g in groups for key in g["params"]}

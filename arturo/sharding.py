@@ -56,7 +56,7 @@ def find(param_groups: Iterable[Mapping[str, Any]]) -> Shards | None:
 def refuse_flat(params: Iterable[Tensor]) -> None:
     """Raise RuntimeError for what FSDP1 makes of parameters: parts of a flat vector that do not say where they lie.
 
-    Every process would find a multiplier of its own for its part, which is another algorithm, and its checkpoints would fail.
+    Every process would find a separate multiplier for its part, which is another algorithm, and its checkpoints would fail.
     """
     if not any(getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False) for p in params):
         return
@@ -65,7 +65,7 @@ def refuse_flat(params: Iterable[Tensor]) -> None:
     if dist.is_initialized() and dist.get_world_size() > 1:
         raise RuntimeError(
             "arTuRO does not support FullyShardedDataParallel (FSDP1): its flat parameters hide which process holds what, and "
-            "each would have a trust region of its own. Use fully_shard (FSDP2) or DistributedDataParallel"
+            "each would have a separate trust region. Use fully_shard (FSDP2) or DistributedDataParallel"
         )
 
 

@@ -356,3 +356,18 @@ def test_the_loss_scale_does_not_choose_a_basis(shape, factor):
             optimizer.step()
         ends.append(p.detach().clone())
     torch.testing.assert_close(*ends, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 3e-3, 1e-2])
+def test_a_noiseless_regression_converges_at_a_large_lr(lr):
+    """The anchor pulls weights in with lr squared; a clear gradient must stay stronger, at a constant lr."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 2, generator=generator)
+    y, w = x @ torch.tensor([1.0, -2.0]), torch.nn.Parameter(0.5 * torch.randn(1, 2, generator=generator))
+    optimizer = AdaArturo([w], lr=lr)
+    for _ in range(1000):
+        optimizer.zero_grad()
+        loss = (x @ w[0] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert loss < 1e-6
