@@ -13,8 +13,10 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import checkpoint, hyperparameters, sampling, sharding
-from arturo.adaptive_step import Row, initial_state, row_of, take_step
+from arturo.adaptive_state import initial_state
+from arturo.adaptive_step import row_of, take_step
 from arturo.curvature import Data, Loss
+from arturo.kernels.adaptive.row import Row
 from arturo.kernels.batch import sum_dtype
 from arturo.posterior import Posterior
 from arturo.snapshot import Curvature, posterior_of
