@@ -28,6 +28,7 @@ def row_of(
 ) -> Row:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
+    least = least_size(p)
     assert grad is not None
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None)
@@ -41,7 +42,7 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = learned.filter_gain(group["betas"][0], t)
-    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, alive)
+    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
 
 
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -57,27 +58,51 @@ def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None,
     """Step all rows and write what happened to ``info``."""
     passes = kernels(rows)
     rows = [row for kernel in passes for row in kernel.rows]
+    numbers = Numbers.of(rows, info)
     # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
     sums = [kernel.observe().to(info) for kernel in passes]
     # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
-    at = region(rows, sums, info, shards, members)
+    at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
     seen = at.skipped < at.entries  # where everything is missing nothing moves
     k = torch.where(seen, k, 0.0)
-    spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
-    if rows:
-        keep, length = factors(rows, at.sigma, k, torch.where(seen, spent, 0.0), phi, seen, info)
-        counts = [len(kernel.rows) for kernel in passes]
-        for kernel, *numbers in zip(passes, keep.split(counts), length.split(counts), strict=True):
-            kernel.move(*numbers)
-        count(rows)
+    spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
+    keep = torch.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
+    keep = torch.where(numbers.anchored, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
+    length = PER_LR * k * numbers.lr * at.sigma
+    first = 0
+    for kernel in passes:
+        here = slice(first, first := first + len(kernel.rows))
+        kernel.move(keep[here], length[here])
+    count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     eta = torch.where(k > 0, 1 / k, 0.0)
     active = (k > 0) & (at.A >= at.N)
-    info.copy_(torch.stack([x.to(info.dtype) for x in (eta, kl, bound, at.entries > 0, active, at.skipped)]))
+    torch.stack([x.to(info.dtype) for x in (eta, kl, bound, at.entries > 0, active, at.skipped)], out=info)
+
+
+class Numbers(NamedTuple):
+    """What is known of the rows before the step, a vector of each."""
+
+    lr: Tensor
+    decay: Tensor
+    gain: Tensor
+    least: Tensor  # size
+    entries: Tensor
+    anchored: Tensor  # vectors are not
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], info: Tensor) -> Numbers:
+        lines = [
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
+            for row in rows
+        ]
+        table = columns(lines, info) if rows else info.new_zeros(6, 0)
+        *numbers, anchored = table.unbind()
+        return cls(*numbers, anchored > 0)
 
 
 class Region(NamedTuple):
@@ -94,56 +119,42 @@ class Region(NamedTuple):
 
 
 def region(
-    rows: Sequence[Row], sums: Sequence[Tensor], info: Tensor, shards: sharding.Shards | None, members: Members
+    rows: Sequence[Row],
+    numbers: Numbers,
+    sums: Sequence[Tensor],
+    info: Tensor,
+    shards: sharding.Shards | None,
+    members: Members,
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
-    table, places = _lines(rows, sums, info), [row.number for row in rows]
-    order = sorted(range(len(rows)), key=places.__getitem__)  # sums must not depend on which kernel took which row
-    if shards is None and order != list(range(len(rows))):
-        table = torch.stack([table[i] for i in order])
-    owners = [members[places[i]] for i in order]
+    squares, S, A, missing = (torch.cat(list(sums)) if sums else info.new_zeros(0, 4)).unbind(1)
+    N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
+    table = torch.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
+    if any(row.alive is not None for row in rows):
+        alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
+        table = torch.where(alive.unsqueeze(1), table, 0.0)
+    places = [row.number for row in rows]
     if shards is not None:  # a line for each parameter, whether or not this process has something of it
         whole = info.new_zeros(len(members), 7)
         for i, row in enumerate(rows):
             if row.counted:
-                whole[row.number] = table[i]
-        table, owners = shards.total(whole), list(members)
-    squares, S, A, N, weighted, skipped, entries = table.unbind(1)
-    sigma = torch.maximum((squares / entries.clamp(min=1)).sqrt(), column([least_size(p) for p, _ in owners], info))
-    lr = torch.where(entries > 0, column([group["lr"] for _, group in owners], info), 0.0).max()
+                whole[row.number] = table[i, :7]
+        known = columns([(least_size(p), group["lr"]) for p, group in members], info).T
+        table = torch.cat([shards.total(whole), known], 1)
+    elif places != sorted(places):  # sums must not depend on which kernel took which row
+        table = torch.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
+        places = [sorted(places).index(place) for place in places]
+    else:
+        places = []
+    squares, S, A, N, weighted, skipped, entries, least, lr = table.unbind(1)
+    sigma = torch.maximum((squares / entries.clamp(min=1)).sqrt(), least)
+    lr = torch.where(entries > 0, lr, 0.0).max()
     lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
     B, A, N, weighted = (torch.stack((S, A, N, weighted)) * sigma).sum(1).unbind()
-    if shards is not None or order != list(range(len(rows))):
-        at = places if shards is not None else sorted(range(len(rows)), key=order.__getitem__)
-        sigma = torch.stack([sigma[i] for i in at]) if rows else sigma[:0]
-    return Region(sigma, B, A, N, weighted, lr, skipped.sum(), entries.sum())
-
-
-def _lines(rows: Sequence[Row], sums: Sequence[Tensor], info: Tensor) -> Tensor:
-    """Squares, S, A, N, A lr^2, missing entries, entries: a line per row."""
-    if not rows:
-        return info.new_zeros(0, 7)
-    squares, S, A, missing = (sums[0] if len(sums) == 1 else torch.cat(list(sums))).unbind(1)
-    lr = column([row.group["lr"] for row in rows], info)
-    level = column([learned.noise_level(row.gain) for row in rows], info)
-    entries = column([row.mean.numel() for row in rows], info)
-    table = torch.stack([squares, S, A, S * level, A * lr * lr, missing, entries], 1)
-    if all(row.alive is None for row in rows):
-        return table
-    alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
-    return torch.where(alive.unsqueeze(1), table, 0.0)
-
-
-def factors(
-    rows: Sequence[Row], sigma: Tensor, k: Tensor, spent: Tensor, phi: Tensor, seen: Tensor, info: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What each row's mean is multiplied by, decay and anchor, and the length of its step in units of M / s."""
-    lr = column([row.group["lr"] for row in rows], info)
-    decay = column([row.group["weight_decay"] for row in rows], info)
-    anchored = column([row.start is None for row in rows], info)  # vectors are not
-    keep = torch.where(seen, 1 - lr * decay, 1.0)
-    pull = learned.anchor(PER_LR * lr, spent, phi, column([row.gain for row in rows], info))
-    return torch.where(anchored > 0, keep * pull, keep), PER_LR * lr * sigma * k
+    skipped, entries = torch.stack((skipped, entries)).sum(1).unbind()
+    if places or not rows:
+        sigma = torch.stack([sigma[i] for i in places]) if rows else sigma[:0]
+    return Region(sigma, B, A, N, weighted, lr, skipped, entries)
 
 
 def count(rows: Sequence[Row]) -> None:
@@ -156,11 +167,18 @@ def count(rows: Sequence[Row]) -> None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
 
 
-def column(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Numbers, or 0-d tensors among them, as a vector. On the device they are filled in: a graph cannot capture a copy."""
-    first = values[0] if values else 0.0
-    if not isinstance(first, Tensor) and all(x is first or x == first for x in values):
+def columns(lines: Sequence[Sequence[Any]], like: Tensor) -> Tensor:
+    """Lines of numbers, 0-d tensors among them, as a table with a row for each column of theirs.
+
+    On a device numbers are filled in, not copied, which a graph cannot capture; equal ones of a column at once.
+    """
+    if type(like) is Tensor and like.device.type == "cpu" and not any(isinstance(x, Tensor) for line in lines for x in line):
+        return torch.tensor(lines, dtype=like.dtype).T.contiguous()
+    return torch.stack([_column(values, like) for values in zip(*lines, strict=True)])
+
+
+def _column(values: Sequence[Any], like: Tensor) -> Tensor:
+    first = values[0]
+    if not isinstance(first, Tensor) and all(not isinstance(x, Tensor) and x == first for x in values):
         return like.new_full((len(values),), float(first))
-    if like.device.type == "cpu" and type(like) is Tensor and not any(isinstance(x, Tensor) for x in values):
-        return torch.tensor([float(x) for x in values], dtype=like.dtype)
     return torch.stack([x.to(like).reshape(()) if isinstance(x, Tensor) else like.new_full((), float(x)) for x in values])

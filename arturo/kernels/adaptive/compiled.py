@@ -1,7 +1,7 @@
 """The passes as generated code, one dynamic-shape kernel each, for devices that Inductor knows and hosts without the extension.
 
-As in :mod:`arturo.kernels.compiled`: numbers come in tensors, so that nothing compiles twice but for another dtype. What it does
-not take (a single entry, layouts that differ between a parameter, its gradient and its state) goes to the eager loop.
+As in :mod:`arturo.kernels.compiled`: numbers come in tensors, so that nothing compiles twice but for another dtype. What it cannot
+take (a single entry, layouts that differ between a parameter, its gradient and its state) goes to the eager loop.
 """
 
 from __future__ import annotations
