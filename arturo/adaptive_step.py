@@ -1,7 +1,8 @@
 """One step of :class:`arturo.AdaArturo`: observe every parameter, one multiplier for all, move every parameter.
 
-On accelerators there is no host read in it: sums stay on the device, which never waits. What depends on the number of a step
-(gains, whose basis is refreshed) is known on the host, or under ``capturable`` computed on the device.
+On accelerators there is no host read in it: sums stay on the device, which never waits. On the host they are NumPy's
+numbers, since some forty tensor operations on a handful of them would cost more than a small network's passes. What depends
+on the number of a step (gains, whose basis is refreshed) is known on the host, or under ``capturable`` computed on the device.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,26 +53,39 @@ def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step) + 1
 
 
+Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
-def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> None:
-    """Step all rows and write what happened to ``info``."""
-    passes = kernels(rows)
+def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
+    """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
+    if not (info.is_cpu and type(info) is Tensor and all(row.on_host for row in rows)):
+        outcome = _step(rows, info, shards, members)
+        torch.stack([x.to(info.dtype) for x in outcome], out=info)
+        return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
+    numbers = info.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers[:] = _step(rows, numbers, shards, members)
+    return bool(numbers[-1] > 0)
+
+
+def _step(rows: Sequence[Row], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
+    """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
+    passes, xp = kernels(rows), learned.namespace(info)
     rows = [row for kernel in passes for row in kernel.rows]
     numbers = Numbers.of(rows, info)
     # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
-    sums = [kernel.observe().to(info) for kernel in passes]
+    sums = [kernel.observe() for kernel in passes]
     # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
     at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    k = torch.where(seen, k, 0.0)
+    k = xp.where(seen, k, 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
-    spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
-    keep = torch.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
-    keep = torch.where(numbers.anchored, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
+    spent = xp.where(k > 0, k * k * at.A / at.B, 0.0)
+    keep = xp.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
+    keep = xp.where(numbers.anchored > 0, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
     length = PER_LR * k * numbers.lr * at.sigma
     first = 0
     for kernel in passes:
@@ -79,82 +94,86 @@ def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None,
     count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
-    eta = torch.where(k > 0, 1 / k, 0.0)
     active = (k > 0) & (at.A >= at.N)
-    torch.stack([x.to(info.dtype) for x in (eta, kl, bound, at.entries > 0, active, at.skipped)], out=info)
+    return xp.where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
 
 
 class Numbers(NamedTuple):
     """What is known of the rows before the step, a vector of each."""
 
-    lr: Tensor
-    decay: Tensor
-    gain: Tensor
-    least: Tensor  # size
-    entries: Tensor
-    anchored: Tensor  # vectors are not
+    lr: Vector
+    decay: Vector
+    gain: Vector
+    least: Vector  # size
+    entries: Vector
+    anchored: Vector  # 1, of a vector 0
 
     @classmethod
-    def of(cls, rows: Sequence[Row], info: Tensor) -> Numbers:
+    def of(cls, rows: Sequence[Row], info: Vector) -> Numbers:
         lines = [
             (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
             for row in rows
         ]
-        table = columns(lines, info) if rows else info.new_zeros(6, 0)
-        *numbers, anchored = table.unbind()
-        return cls(*numbers, anchored > 0)
+        return cls(*columns(lines, info, len(cls._fields)))
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes; 0-d tensors but for ``sigma``."""
+    """The sums behind the trust region, over all processes: numbers, but for ``sigma``."""
 
-    sigma: Tensor  # size of each row's tensor
-    B: Tensor
-    A: Tensor
-    N: Tensor
-    weighted_A: Tensor  # A with each tensor's part times lr^2
-    lr: Tensor  # the largest
-    skipped: Tensor
-    entries: Tensor
+    sigma: Vector  # size of each row's tensor
+    B: Any
+    A: Any
+    N: Any
+    weighted_A: Any  # A with each tensor's part times lr^2
+    lr: Any  # the largest
+    skipped: Any
+    entries: Any
 
 
 def region(
     rows: Sequence[Row],
     numbers: Numbers,
     sums: Sequence[Tensor],
-    info: Tensor,
+    info: Vector,
     shards: sharding.Shards | None,
     members: Members,
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
-    squares, S, A, missing = (torch.cat(list(sums)) if sums else info.new_zeros(0, 4)).unbind(1)
+    xp = learned.namespace(info)
+    squares, S, A, missing = joined(sums, info).T
     N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
-    table = torch.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
+    table = xp.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
     if any(row.alive is not None for row in rows):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive.unsqueeze(1), table, 0.0)
     places = [row.number for row in rows]
+    order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a line for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(len(members), 7)
+        whole: Any = np.zeros((len(members), 7)) if xp is np else info.new_zeros(len(members), 7)
         for i, row in enumerate(rows):
             if row.counted:
                 whole[row.number] = table[i, :7]
-        known = columns([(least_size(p), group["lr"]) for p, group in members], info).T
-        table = torch.cat([shards.total(whole), known], 1)
+        whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
+        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2).T
+        table, order = xp.concatenate([whole, known], 1), places
     elif places != sorted(places):  # sums must not depend on which kernel took which row
-        table = torch.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
-        places = [sorted(places).index(place) for place in places]
-    else:
-        places = []
-    squares, S, A, N, weighted, skipped, entries, least, lr = table.unbind(1)
-    sigma = torch.maximum((squares / entries.clamp(min=1)).sqrt(), least)
-    lr = torch.where(entries > 0, lr, 0.0).max()
-    lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
-    B, A, N, weighted = (torch.stack((S, A, N, weighted)) * sigma).sum(1).unbind()
-    skipped, entries = torch.stack((skipped, entries)).sum(1).unbind()
-    if places or not rows:
-        sigma = torch.stack([sigma[i] for i in places]) if rows else sigma[:0]
-    return Region(sigma, B, A, N, weighted, lr, skipped, entries)
+        table = xp.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
+        order = [sorted(places).index(place) for place in places]
+    squares, S, A, N, weighted, skipped, entries, least, lr = table.T
+    sigma = xp.maximum(xp.sqrt(squares / xp.clip(entries, 1.0, None)), least)
+    lr = xp.where(entries > 0, lr, 0.0).max()
+    lr = xp.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
+    B, A, N, weighted = (xp.stack((S, A, N, weighted)) * sigma).sum(1)
+    if order is not None:
+        sigma = xp.stack([sigma[i] for i in order]) if rows else sigma[:0]
+    return Region(sigma, B, A, N, weighted, lr, skipped.sum(), entries.sum())
+
+
+def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
+    """The kernels' sums, one under the other."""
+    if isinstance(info, Tensor):
+        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 4)
+    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 4))
 
 
 def count(rows: Sequence[Row]) -> None:
@@ -167,13 +186,16 @@ def count(rows: Sequence[Row]) -> None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
 
 
-def columns(lines: Sequence[Sequence[Any]], like: Tensor) -> Tensor:
-    """Lines of numbers, 0-d tensors among them, as a table with a row for each column of theirs.
+def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:
+    """Lines of ``count`` numbers, 0-d tensors among them, as a table with a row for each column of theirs.
 
     On a device numbers are filled in, not copied, which a graph cannot capture; equal ones of a column at once.
     """
-    if type(like) is Tensor and like.device.type == "cpu" and not any(isinstance(x, Tensor) for line in lines for x in line):
-        return torch.tensor(lines, dtype=like.dtype).T.contiguous()
+    if not isinstance(like, Tensor):
+        lines = [[float(x) if isinstance(x, Tensor) else x for x in line] for line in lines]
+        return np.array(lines, dtype=like.dtype).reshape(-1, count).T
+    if not lines:
+        return like.new_zeros(count, 0)
     return torch.stack([_column(values, like) for values in zip(*lines, strict=True)])
 
 

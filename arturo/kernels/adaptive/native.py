@@ -6,7 +6,7 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class Native:
         self._call(OBSERVE, None, None, sums)
         return sums
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
+    def move(self, keep: Any, length: Any) -> None:
         self._call(
             MOVE, array("d", keep.tolist()), array("d", length.tolist()), torch.empty(len(self.rows), 4, dtype=torch.float64)
         )

@@ -85,7 +85,7 @@ class NativeTiles:
             self._follow_factors(batch, X)
         return sums
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
+    def move(self, keep: Any, length: Any) -> None:
         numbers = list(zip(keep.tolist(), length.tolist(), strict=True))
         for batch in self.batches:
             X, Y = self._buffers(batch)

@@ -31,6 +31,12 @@ class Row(NamedTuple):
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
 
     @property
+    def on_host(self) -> bool:
+        """Whether all numbers of its step are the host's."""
+        lr = self.group["lr"]
+        return self.mean.is_cpu and not isinstance(self.t, Tensor) and (not isinstance(lr, Tensor) or lr.is_cpu)
+
+    @property
     def share(self) -> Any:
         """Which part of a squared innovation is noise."""
         return learned.innovation_share(self.gain, self.t)
