@@ -32,8 +32,8 @@ class Variant(Optimizer):
         region: "global", one trust region over all tensors, or "tensor".
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", or "constant" (the paper's one r for all weights).
-        size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights), or "joint"
-            (the root of the sum of squares of the current and the natural size).
+        size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
+            or "joint" (the root of the sum of squares of the current and the natural size).
     """
 
     def __init__(
