@@ -16,8 +16,8 @@ from arturo_lab.commands.arguments import add_command, add_data, add_jobs, add_m
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.listing import table
 from arturo_lab.commands.many import shown, train_many
-from arturo_lab.data.loading import ImageData
-from arturo_lab.data.sources import DATA
+from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, DataNotFound, RunError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.pool.board import found
@@ -80,11 +80,14 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     console = Console()
     task = TASKS[arguments.task]
+    if task.data not in ELSEWHERE:
+        raise ConfigError(f"task: calibrate needs images with labels ({', '.join(ELSEWHERE)}); {arguments.task} has others")
+    source = str(task.data)
     methods, left_out = usable(arguments.methods, arguments.task, arguments.ours)
     for name in ("samples", "tuning_samples", "curvature_images"):
         if getattr(arguments, name) < 1:
             raise ConfigError(f"{name.replace('_', '-')}: must be an integer >= 1, got {getattr(arguments, name)}")
-    total = DATA[task.data].train_images
+    total = loading.count(task.data)
     held_out = min(HELD_OUT, total // 6) if arguments.held_out is None else arguments.held_out
     subset = total - held_out if arguments.subset is None else arguments.subset
 
@@ -103,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     configs = {name: configs_of(name, arguments.seed, optimizers, config) for name in methods}
     every = list({c.name: c for mine in configs.values() for c in mine}.values())
     data = provide(task.data, arguments, console)
-    other, notes = elsewhere(task.data, arguments, console)
+    other, notes = elsewhere(source, arguments, console)
     images = Images.split(data, subset, held_out, arguments.test_images, other)
     work = Work(
         arguments.samples,
@@ -178,7 +181,7 @@ def words(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def elsewhere(name: str, arguments: argparse.Namespace, console: Console) -> tuple[ImageData | None, list[str]]:
+def elsewhere(name: str, arguments: argparse.Namespace, console: Console) -> tuple[Examples | None, list[str]]:
     """Images the networks know nothing of; without them a note."""
     other = ELSEWHERE[name]
     try:

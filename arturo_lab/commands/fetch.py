@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from arturo_lab.commands.arguments import add_command
 from arturo_lab.data import loading
 from arturo_lab.data.download import RemoteFile
+from arturo_lab.data.examples import Examples
 from arturo_lab.data.sources import DATA
 
 
@@ -51,13 +52,16 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
             progress.update(bars[file], completed=done)
 
         place = loading.fetch(name, data_dir, mirror, on_progress)
-    where = "comes with scikit-learn" if not DATA[name].places else f"{'downloaded to' if bars else 'is in'} {place}"
+    where = (
+        f"comes with {DATA[name].comes_with}" if not DATA[name].places else f"{'downloaded to' if bars else 'is in'} {place}"
+    )
     console.print(f"{name}: {where}", soft_wrap=True, highlight=False)
 
 
-def provide(name: str, arguments: argparse.Namespace, console: Console) -> loading.ImageData:
+def provide(data: loading.Source, arguments: argparse.Namespace, console: Console) -> Examples:
     """The data set, fetched first if ``arguments`` of :func:`add_data` ask for it and it is not there."""
     named = arguments.data_dir
-    if arguments.download and (loading.find(name, named)[0] is None or (named is not None and not named.exists())):
-        fetch(name, arguments.data_dir, arguments.mirror, console)
-    return loading.load(name, arguments.data_dir)
+    missing = loading.find(data, named)[0] is None or (named is not None and not named.exists())
+    if arguments.download and missing and isinstance(data, str):
+        fetch(data, arguments.data_dir, arguments.mirror, console)
+    return loading.load(data, arguments.data_dir)

@@ -12,6 +12,7 @@ from pathlib import Path
 from arturo_lab.errors import LabError
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import RecordError, read_run
+from arturo_lab.tasks.catalog import TASKS
 
 OVER = ("finished", "diverged")
 
@@ -90,7 +91,7 @@ def found(config: RunConfig, out: Path) -> News:
         config,
         state,
         float(len(record.rows)),
-        record.rows[-1].get("test_accuracy") if record.rows else None,
+        record.rows[-1].get(TASKS[config.task].metric.key) if record.rows else None,
         sum(taken) / len(taken) if taken else None,
         reused=state in OVER,
     )

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from arturo_lab.data import loading
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.pool.board import Board, News, failed, found
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.run import open_run
@@ -192,7 +192,7 @@ def work(
 
 def train_one(
     config: RunConfig,
-    loaded: ImageData,
+    loaded: Examples,
     out: Path,
     checkpoint_seconds: float | None,
     tell: Callable[[News], object],
@@ -214,7 +214,7 @@ def train_one(
         def on_epoch(metrics: EpochMetrics) -> None:
             nonlocal last
             taken = metrics.seconds + metrics.seconds_test
-            last = News(config, "training", float(metrics.epoch), metrics.test_accuracy, taken)
+            last = News(config, "training", float(metrics.epoch), metrics.value(TASKS[config.task].metric.name), taken)
             tell(last)
 
         try:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from arturo_lab.data import loading
 from arturo_lab.data.folds import Fold
-from arturo_lab.data.sources import DATA
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers import settings as optimizer_settings
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import Settings
 from arturo_lab.registry import unknown
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.schedules import SCHEDULES, Schedule
 from arturo_lab.training.parallel import PARALLEL
 
 AMP = ("bf16",)  # what computes in lower precision
 
-LATER = ("fold", "parallel", "channels_last")
+LATER = ("fold", "parallel", "channels_last", "schedule", "warmup")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class RunConfig:
     fold: str | None = None  # "2/8": test on the second of eight parts of the training images, train on the others
     parallel: str | None = None  # how several processes share the work; None: there is one
     channels_last: bool = False  # images and filters with their channels innermost in memory: other kernels, other roundings
+    schedule: str | None = None  # of lr; None: the optimizer's, else the task's
+    warmup: float | None = None  # share of the steps over which lr rises; None: the optimizer's
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
@@ -66,11 +68,14 @@ class RunConfig:
                 raise ConfigError(f"{key}: must be an integer >= {lowest}, got {value!r}")
         if self.seed >= 2**63:
             raise ConfigError(f"seed: must be below 2**63, got {self.seed}")
-        images = DATA[TASKS[self.task].data].train_images
-        if self.subset is not None and self.subset > images:
-            raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
-        if self.fold is not None and (parts := Fold.parse(self.fold).parts) > (self.subset or images):
-            raise ConfigError(f"fold: {self.subset or images} training images cannot be {parts} parts")
+        if self.subset is not None and self.subset > (examples := loading.count(TASKS[self.task].data)):
+            raise ConfigError(f"subset: {self.task} has {examples} training examples, got {self.subset}")
+        if self.fold is not None and (parts := Fold.parse(self.fold).parts) > (examples := self._examples):
+            raise ConfigError(f"fold: {examples} training examples cannot be {parts} parts")
+        if self.schedule is not None:
+            _ = SCHEDULES[self.schedule]
+        if self.warmup is not None and not (isinstance(self.warmup, int | float) and 0 <= self.warmup < 1):
+            raise ConfigError(f"warmup: must be a share of the steps, at least 0 and below 1, got {self.warmup!r}")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         if self.amp is not None and self.amp not in AMP:
@@ -109,12 +114,15 @@ class RunConfig:
         fold: str | None = None,
         parallel: str | None = None,
         channels_last: bool = False,
+        schedule: str | None = None,
+        warmup: float | None = None,
     ) -> RunConfig:
         """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
-        default = TASKS[task]
-        images = DATA[default.data].train_images if subset is None else subset
-        if fold is not None:
-            images = Fold.parse(fold).training_images(images)
+        default, entry = TASKS[task], OPTIMIZERS[optimizer]
+        images = 0
+        if entry.from_images is not None:  # to count may take as long as to read
+            images = loading.count(default.data) if subset is None else subset
+            images = images if fold is None else Fold.parse(fold).training_images(images)
         return cls(
             task,
             optimizer,
@@ -130,6 +138,8 @@ class RunConfig:
             fold,
             parallel,
             channels_last,
+            None if entry.schedule else schedule,  # one that brings a schedule is not defined with another
+            warmup,
         )
 
     @classmethod
@@ -154,17 +164,31 @@ class RunConfig:
         we: what is ``LATER`` than the first stored runs is left out where it is None or False.
         """
         values = {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
-        return {key: value for key, value in values.items() if key not in LATER or value not in (None, False)}
+        return {key: value for key, value in values.items() if key not in LATER or not (value is None or value is False)}
 
     @property
     def training_images(self) -> int:
         """That it trains on: of the subset, without the fold that is held out."""
-        images = self.subset or DATA[TASKS[self.task].data].train_images
-        return images if self.fold is None else Fold.parse(self.fold).training_images(images)
+        return self._examples if self.fold is None else Fold.parse(self.fold).training_images(self._examples)
+
+    @property
+    def _examples(self) -> int:
+        return self.subset or loading.count(TASKS[self.task].data)
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(self.training_images / self.batch_size)
+        task = TASKS[self.task]
+        return task.epoch_steps or task.steps(self.training_images, self.batch_size)
+
+    @property
+    def lr_schedule(self) -> Schedule:
+        """The run's, else the optimizer's, else the task's."""
+        return SCHEDULES[self.schedule] if self.schedule else OPTIMIZERS[self.optimizer].schedule or TASKS[self.task].schedule
+
+    @property
+    def lr_warmup(self) -> float:
+        """The run's, else the optimizer's."""
+        return OPTIMIZERS[self.optimizer].warmup if self.warmup is None else self.warmup
 
     @property
     def key(self) -> str:

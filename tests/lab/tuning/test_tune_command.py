@@ -43,7 +43,7 @@ def shown(image: Tensor) -> bytes:
 def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is evaluated while it searches is a training image; the test set is seen for the winner alone."""
     digits = loading.load("digits")
-    training, test = set(map(shown, digits.train_images)), set(map(shown, digits.test_images))
+    training, test = set(map(shown, digits.train_inputs)), set(map(shown, digits.test_inputs))
     assert training.isdisjoint(test)
     looks: list[bool] = []
     real = train.evaluate
