@@ -39,8 +39,8 @@ def check_out(file: Path, search: Search) -> None:
     """A result of another search is not overwritten, nor is what was tested for it forgotten."""
     if not file.exists():
         return
-    there = read_config_file(file)
-    for key, theirs in (("task", there.task), ("optimizer", there.optimizer), ("protocol", there.search.get("protocol"))):
+    stored = read_config_file(file)
+    for key, theirs in (("task", stored.task), ("optimizer", stored.optimizer), ("protocol", stored.search.get("protocol"))):
         if theirs != getattr(search, key):
             raise ConfigError(
                 f"out: {file} holds another search ({key} is {theirs!r} there and {getattr(search, key)!r} here); "
@@ -75,7 +75,8 @@ def config_file(
         "versions": {key: versions[key] for key in ("python", "torch", "numpy", "arturo", "optuna")},
     }
     settings = search.space.settings(best.params)
-    return ConfigFile(search.optimizer, search.task, search.epochs, search.batch_size, search.subset, settings, how)
+    share = search.share
+    return ConfigFile(search.optimizer, search.task, share.epochs, share.batch_size, share.subset, settings, how)
 
 
 def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[str, float]]:
@@ -83,14 +84,16 @@ def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[s
 
     The slot is named after the task and the values, so that a search of that task with another winner gets another slot.
     """
-    found: dict[str, dict[str, float]] = {}
+    by_slot: dict[str, dict[str, float]] = {}
     tasks: dict[str | None, Path] = {search.task: Path("this search")}
     names = [d.name for d in search.space.dimensions]
     for file in files:
-        there = read_config_file(file)
-        how = there.search
+        if not file.is_file():
+            raise ConfigError(f"cross: {file} does not exist; name what `arturo tune --out` wrote")
+        stored = read_config_file(file)
+        how = stored.search
         for key, theirs, ours in (
-            ("optimizer", there.optimizer, search.optimizer),
+            ("optimizer", stored.optimizer, search.optimizer),
             ("protocol", how.get("protocol"), search.protocol),
             ("values", sorted(how.get("params", {})), sorted(names)),
         ):
@@ -99,9 +102,9 @@ def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[s
         for dimension in search.space.dimensions:
             if not dimension.low <= how["params"][dimension.name] <= dimension.high:
                 raise ConfigError(f"cross: {dimension.name} of {file} is outside of {dimension.low:g} to {dimension.high:g}")
-        if there.task in tasks:
-            raise ConfigError(f"cross: {file} is of {there.task}, and so is {tasks[there.task]}")
-        tasks[there.task] = file
+        if stored.task in tasks:
+            raise ConfigError(f"cross: {file} is of {stored.task}, and so is {tasks[stored.task]}")
+        tasks[stored.task] = file
         key = hashlib.sha256(json.dumps(how["params"], sort_keys=True).encode()).hexdigest()[:8]
-        found[f"cross {there.task} {key}"] = dict(how["params"])
-    return found
+        by_slot[f"cross {stored.task} {key}"] = dict(how["params"])
+    return by_slot

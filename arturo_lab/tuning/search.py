@@ -35,7 +35,7 @@ def work(
     Args:
         storage: where the study is.
         search: what is searched.
-        trials: how many configurations; a study that has fewer goes on, one that has more is left alone.
+        trials: how many configurations; a study that has fewer is resumed, one that has more is left alone.
         trainer: trains the runs of a fold.
         scratch: where run folders are as long as their trial lasts.
         prune: whether hopeless configurations are given up early.
@@ -55,7 +55,7 @@ def work(
         on_trials(rows, "")
         trial = next_trial(storage, study, search, list(slots.values()))
         if trial is None:
-            if all(found.state in OVER for found in slots.values()):
+            if all(slot.state in OVER for slot in slots.values()):
                 return rows
             on_trials(rows, "waiting for the trials of other workers")
             time.sleep(PATIENCE)
@@ -76,8 +76,8 @@ def work(
 
 def rows_of(study: optuna.Study, search: Search, slots: list[str]) -> list[Row]:
     """The trials that are over and count, as plain data."""
-    found = counted(study)
-    return [row(search, found[slot]) for slot in slots if slot in found and found[slot].state in OVER]
+    trials = counted(study)
+    return [row(search, trials[slot]) for slot in slots if slot in trials and trials[slot].state in OVER]
 
 
 def row(search: Search, trial: FrozenTrial) -> Row:

@@ -13,7 +13,7 @@ from optuna.trial import Trial, TrialState
 
 from arturo_lab.errors import RunError
 from arturo_lab.optimizers.settings import Settings
-from arturo_lab.pool.board import OVER, News
+from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.pool.workers import CHECKPOINT_SECONDS, load, train_one
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
@@ -33,26 +33,28 @@ class Judged:
 Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs in run folders under a path
 
 
-def training(train: Callable[..., list[News]] | None, jobs: int, data_dir: Path | None, stop: Callable[[], bool]) -> Trainer:
+def training(
+    train: Callable[..., list[RunStatus]] | None, jobs: int, data_dir: Path | None, stop: Callable[[], bool]
+) -> Trainer:
     """``jobs`` at a time through ``train``, which is called like :func:`arturo_lab.pool.workers.train_all`. One that is over is
     left alone. None: one after the other in this process, which spares a run of seconds the start of another.
     """
 
-    def here(config: RunConfig, out: Path) -> News:
+    def here(config: RunConfig, out: Path) -> RunStatus:
         loaded = load(TASKS[config.task].data, data_dir)
-        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda news: None, stop)
+        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda status: None, stop)
 
     def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
         if train is None:
             last = [here(config, out) for config in configs]
         else:
             last = train(configs, out, jobs, data_dir=data_dir, stop=stop)
-        for news in last:
-            if news.state == "failed":
-                raise RunError(f"{news.config.name}: {news.message}")
-            if news.state not in OVER:
+        for status in last:
+            if status.state == "failed":
+                raise RunError(f"{status.config.name}: {status.message}")
+            if status.state not in OVER:
                 raise KeyboardInterrupt
-        return [Judged(news.accuracy or 0.0, news.state == "diverged") for news in last]
+        return [Judged(status.accuracy or 0.0, status.state == "diverged") for status in last]
 
     return trained
 
