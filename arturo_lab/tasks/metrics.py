@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
+WORST = -1e6  # the score of a loss that is not finite
 Loss = Callable[[Any, Tensor], Tensor]  # (what the network returns, targets) -> the mean over a batch
 
 
@@ -54,7 +55,32 @@ class Metric:
         """
         if value is None or math.isnan(value):
             return "none"
-        return f"{value:.2%}" if self.unit == "fraction" else f"{value:.4g}"
+        return f"{value:.2%}" if self.percent else f"{value:.4g}"
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a fraction, which people read in percent."""
+        return self.unit == "fraction"
+
+    @property
+    def heading(self) -> str:
+        """With its unit."""
+        unit = "%" if self.percent else self.unit
+        return f"{self.name} [{unit}]" if unit else self.name
+
+    @property
+    def worst(self) -> float:
+        """The score of a run that diverged: none is lower."""
+        return 0.0 if self.percent else WORST
+
+    def of_score(self, score: float) -> float:
+        """The value that :meth:`score` made a score of, in percent if it is a fraction.
+
+        Example:
+            >>> ACCURACY.of_score(0.975), LOSS.of_score(-1.25)
+            (97.5, 1.25)
+        """
+        return 100 * score if self.percent else self.score(score)
 
     def described(self) -> dict[str, str]:
         """As JSON."""

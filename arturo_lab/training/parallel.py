@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arturo_lab.errors import ConfigError
-
-PARALLEL = ("ddp", "fsdp2")  # every process has all weights; every process has a part of them, and of the optimizer's state
+from arturo_lab.runs.machine import PARALLEL
 
 
 class Processes:

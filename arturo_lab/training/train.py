@@ -54,7 +54,7 @@ def train(
 
     Args:
         config: what to train.
-        data: what to train on; ``config.subset`` and ``config.fold`` are applied here.
+        data: what to train on; ``config.share.subset`` and ``config.share.fold`` are applied here.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
         run: where to write metrics, checkpoints and the result, and to go on from if something is there.
@@ -62,8 +62,8 @@ def train(
         processes: those that share the work; all call this with the same config, and the first one alone has a ``run``.
     """
     processes = Processes() if processes is None else processes
-    task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
-    data = data.subset(config.subset).fold(config.fold).to(device)
+    task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.machine.device)
+    data = data.subset(config.share.subset).fold(config.share.fold).to(device)
     prepared, examples = task.inputs.prepared(data.train_inputs), len(data)
     if task.epoch_steps is not None and not task.replacement and examples < config.batch_size:
         raise ConfigError(f"batch_size: {examples:,} examples make no batch of {config.batch_size}; lower --batch-size")
@@ -73,13 +73,13 @@ def train(
     epoch: Epoch | None = None
     diverged = False
 
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.threads or task.threads):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.machine.threads or task.threads):
         torch.manual_seed(config.seed)  # initial weights, then dropout
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
         order = Order(task, examples, config.batch_size, shuffle)
         model = task.model().to(device)
         criterion = nn.CrossEntropyLoss() if task.loss is cross_entropy else task.loss  # BackPACK follows a module only
-        if config.channels_last:
+        if config.machine.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         last = config.batch_size if task.epoch_steps else examples % config.batch_size or config.batch_size
         if last == 1 and has_norms(model):
@@ -89,7 +89,7 @@ def train(
             )
         entry.instrument(model, criterion)
         network = processes.spread(model)
-        network = torch.compile(network) if config.compile else network  # type: ignore[assignment]
+        network = torch.compile(network) if config.machine.compile else network  # type: ignore[assignment]
         if processes.world > 1:
             torch.manual_seed(config.seed + processes.rank)  # dropout masks of its own
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
@@ -122,7 +122,7 @@ def train(
                         targets = inputs if task.reconstructs else processes.part(data.train_targets[batch])
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
-                        with epoch.timed("forward", device), precision(config.amp, device):
+                        with epoch.timed("forward", device), precision(config.machine.amp, device):
                             loss = processes.loss(criterion, network(inputs), targets, len(batch))
                         with epoch.timed("backward", device):
                             loss.backward(create_graph=entry.create_graph)

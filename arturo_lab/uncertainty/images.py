@@ -36,7 +36,7 @@ class Trained:
     def load(cls, config: RunConfig, out: Path) -> Trained:
         """From its run folder."""
         captured = RunFolder(out / config.task / config.name, config).read_checkpoint()
-        device, entry = torch.device(config.device), OPTIMIZERS[config.optimizer]
+        device, entry = torch.device(config.machine.device), OPTIMIZERS[config.optimizer]
         with torch.random.fork_rng([]):  # the constructor draws initial weights
             model = TASKS[config.task].model().to(device)
             optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
@@ -49,7 +49,7 @@ class Trained:
 
     def inputs(self, images: Tensor) -> Tensor:
         """Images as the network takes them."""
-        return TASKS[self.config.task].inputs.for_testing(images.to(self.config.device))
+        return TASKS[self.config.task].inputs.for_testing(images.to(self.config.machine.device))
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from arturo_lab.data.sources import DATA, FASHION_MNIST_FILES
+from arturo_lab.runs.config import FORMAT
 
 
 @pytest.fixture
@@ -112,7 +113,8 @@ def cifar10(unchecked: None) -> SmallCifar:
 def write_run(root: Path, optimizer: str, seed: int, *, epochs: int = 8, final: float = 0.9, status: str = "finished",
               done: int | None = None, task: str = "digits-mlp", **config: object) -> Path:  # fmt: skip
     """A plausible run: accuracy climbs to ``final``, losses fall, arTuRO has eta and KL. ``done`` epochs are there."""
-    values = {"task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs, "batch_size": 32, "subset": None}
+    values = {"format": FORMAT, "task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs}
+    values |= {"batch_size": 32, "subset": None}
     values |= {"settings": {"lr": 0.1}} | config
     key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
     folder = root / task / f"{optimizer}-seed{seed}-{key}"

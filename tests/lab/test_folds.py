@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -56,8 +55,8 @@ def test_more_parts_than_images() -> None:
 
 def test_fold_is_part_of_the_config_and_its_absence_is_not() -> None:
     plain = RunConfig.for_task("digits-mlp", "sgd")
-    first = replace(plain, fold="1/8")
-    assert len({plain.key, first.key, replace(plain, fold="2/8").key}) == 3
+    first = plain.changed(fold="1/8")
+    assert len({plain.key, first.key, plain.changed(fold="2/8").key}) == 3
     assert "fold" not in plain.identity() and first.identity()["fold"] == "1/8"
     assert RunConfig.from_json(json.loads(json.dumps(first.to_json()))) == first
 
@@ -68,6 +67,6 @@ def test_optimizers_that_count_images_count_those_of_the_fold() -> None:
 
 def test_training_on_a_fold_is_training_on_its_images() -> None:
     config = RunConfig.for_task("digits-mlp", "sgd", epochs=1, subset=96)
-    by_hand = train.train(replace(config, subset=None), DIGITS.subset(96).fold("3/4"))
-    (by_config,) = train.train(replace(config, fold="3/4"), DIGITS)
+    by_hand = train.train(config.changed(subset=None), DIGITS.subset(96).fold("3/4"))
+    (by_config,) = train.train(config.changed(fold="3/4"), DIGITS)
     assert (by_config.train_loss, by_config.test_accuracy) == (by_hand[0].train_loss, by_hand[0].test_accuracy)

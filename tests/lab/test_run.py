@@ -396,7 +396,7 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
     torch.save({**captured, "config": "01234567"}, path)
     refused(interrupted, r"checkpoint\.pt: belongs to the config 01234567")
     torch.save({**captured, "format": 99}, path)
-    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 1")
+    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 2")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,8 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("steps.jsonl", b"{\n" * 100_000, "line 1 is corrupt"),
         ("config.json", b"{", "corrupt"),
         ("config.json", b"[]", "must be an object, got list"),
-        ("config.json", b"{}", "lacks task, optimizer"),
+        ("config.json", b"{}", "has format 1, this version reads 2; nothing was changed. Repair it, or remove the folder"),
+        ("config.json", b'{"format": 2}', "lacks task, optimizer"),
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
         ("result.json", b"{", "corrupt"),
@@ -430,7 +431,7 @@ def test_epochs_without_a_checkpoint(tmp_path: Path) -> None:
     folder = go(tmp_path, config())
     (folder / "checkpoint.pt").unlink()
     (folder / "result.json").unlink()
-    refused(folder, r"has epochs and no checkpoint\.pt to go on from")
+    refused(folder, r"has epochs and no checkpoint\.pt to resume from")
 
 
 def test_folder_of_another_config(interrupted: Path) -> None:
@@ -467,9 +468,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             go(out, config(), stop=lambda: True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target, name, full)
-            with pytest.raises(
-                RunError, match=r"cannot write [\w.]+ \(No space left on device\); what was saved before is whole"
-            ):
+            with pytest.raises(RunError, match=r"cannot write [\w.]+ \(No space left on device\); earlier files are intact"):
                 go(out, config())
         assert outcome(go(out, config())) == expected
 

@@ -245,8 +245,8 @@ def test_whose_schedule_it_is() -> None:
     assert free.lr_schedule(0.9, 0.1) == 1  # it is defined without one
     with pytest.raises(ConfigError, match=r"^schedule: unknown name 'cosinus'; did you mean cosine"):
         RunConfig.for_task("digits-mlp", "adamw", schedule="cosinus")
-    for warmup in (-0.1, 1.0, "much"):
-        with pytest.raises(ConfigError, match=r"^warmup: must be a share of the steps"):
+    for warmup in (-0.1, 1.5, "much"):
+        with pytest.raises(ConfigError, match=r"^warmup: must be "):
             RunConfig.for_task("digits-mlp", "adamw", warmup=warmup)
 
 

@@ -71,4 +71,4 @@ def test_digits_keep_their_cosine_and_untouched_values() -> None:
 
 def test_options_scale_a_task() -> None:
     config = RunConfig.for_task("cifar10-cnn", "sgd", epochs=8, batch_size=128, subset=5000)
-    assert (config.epochs, config.batch_size, config.subset) == (8, 128, 5000)
+    assert (config.epochs, config.batch_size, config.share.subset) == (8, 128, 5000)

@@ -193,7 +193,7 @@ def test_threads_and_devices() -> None:
     train(config, DIGITS, on_step=lambda step: counts.append(torch.get_num_threads()))
     assert counts == [2]
     with pytest.raises(ConfigError, match=r"^device: cuda:99 is not available here"):
-        train(replace(config, device="cuda:99"), DIGITS)
+        train(config.changed(device="cuda:99"), DIGITS)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
