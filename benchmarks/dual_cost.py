@@ -15,7 +15,8 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 
 from arturo import PAPER, Arturo
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 TUNED = {
     "kl_bound": 0.08567456308209788,
@@ -33,7 +34,7 @@ RULES = {
 def run(options: dict[str, object], steps: int, seed: int) -> list[tuple[int, bool, float]]:
     """evaluations, active and KL / bound of each step; lr falls by sqrt(0.006) after half and three quarters of them."""
     torch.manual_seed(seed)
-    source = data.load("fashion-mnist")
+    source = loading.load("fashion-mnist")
     model = models.fashion_mnist_cnn()
     optimizer = Arturo(model.parameters(), **{"initial_curvature": 0.1, **TUNED, **options})
     milestones = [steps // 2, 3 * steps // 4]

@@ -9,14 +9,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from arturo import Arturo
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 EPOCHS, BATCH = 20, 32
 
 
 def main() -> None:
     torch.manual_seed(0)
-    digits = data.load("digits")
+    digits = loading.load("digits")
     images, labels = digits.train_images.float() / 255, digits.train_labels
     model = models.digits_mlp()
 

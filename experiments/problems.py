@@ -22,7 +22,8 @@ from docstrings import corpus
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 Arrays = tuple[Tensor, Tensor, Tensor, Tensor]  # inputs and targets to train on, inputs and targets to evaluate on
@@ -86,7 +87,7 @@ def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @cache
 def images(name: str, train: int | None, test: int | None, split: str) -> Arrays:
     """The first `train` images in [0, 1]; evaluated on the first `test` test images, or on the training images behind them."""
-    d = data.load(name)
+    d = loading.load(name)
     if split == "test":
         held_x, held_y = d.test_images[:test], d.test_labels[:test]
     elif train is None:  # all training images are used: a fifth of them is held out

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arturo.lab.datasets import DATA, FASHION_MNIST_FILES
+from arturo_lab.data.sources import DATA, FASHION_MNIST_FILES
 
 
 @pytest.fixture

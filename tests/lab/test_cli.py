@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli
-from arturo.lab.datasets import DATA
-from arturo.lab.download import RemoteFile, sha256
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.tasks import TASKS
+from arturo_lab import cli
+from arturo_lab.data.download import RemoteFile, sha256
+from arturo_lab.data.sources import DATA
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.tasks.catalog import TASKS
 
 
 def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_fetch(nowhere: Path, monkeypatch: pytest.MonkeyPatch, cifar10, capsys: 
 
 
 def test_python_dash_m_without_traceback() -> None:
-    result = subprocess.run([sys.executable, "-m", "arturo.lab", "train", "nope"], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-m", "arturo_lab", "train", "nope"], capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.startswith("arturo: task: unknown name 'nope'") and "Traceback" not in result.stderr
 

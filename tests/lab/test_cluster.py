@@ -20,19 +20,19 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster as Nodes
 
-from arturo.lab import data
-from arturo.lab.board import News, found
-from arturo.lab.cli import main
-from arturo.lab.cluster import Cluster, connected
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.plan import plan
-from arturo.lab.records import read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
+from arturo_lab.cli import main
+from arturo_lab.data import loading
+from arturo_lab.errors import ConfigError
+from arturo_lab.pool.board import News, found
+from arturo_lab.pool.cluster import Cluster, connected
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.plan import plan
+from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> 
 
 def run_elsewhere(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "arturo.lab", *words],
+        [sys.executable, "-m", "arturo_lab", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

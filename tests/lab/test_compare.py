@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli, workers
-from arturo.lab.commands.many import shown
-from arturo.lab.config import RunConfig
-from arturo.lab.evidence import Estimate
-from arturo.lab.records import read_runs
-from arturo.lab.run import open_run
+from arturo_lab import cli
+from arturo_lab.commands.many import shown
+from arturo_lab.pool import workers
+from arturo_lab.report.evidence import Estimate
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.run import open_run
 
 COMMAND = [
     "compare",

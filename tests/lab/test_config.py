@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import RunConfig
 
 CONFIG = RunConfig.for_task("digits-mlp", "sgd")
 

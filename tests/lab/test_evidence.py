@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from arturo.lab.evidence import (
+from arturo_lab.report.evidence import (
     Arrival,
     Estimate,
     bootstrap_interval,
@@ -75,7 +75,7 @@ def test_interval_is_scipys_percentile_interval_at_the_expanded_level() -> None:
 def test_exact_and_drawn_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(3).normal(size=10).tolist()
     exact = bootstrap_interval(values)
-    monkeypatch.setattr("arturo.lab.evidence.EXACT_BOOTSTRAP", 5)
+    monkeypatch.setattr("arturo_lab.report.evidence.EXACT_BOOTSTRAP", 5)
     drawn = bootstrap_interval(values)
     assert drawn != exact and drawn == pytest.approx(exact, abs=0.03)
     assert drawn == bootstrap_interval(values)  # the seed is fixed

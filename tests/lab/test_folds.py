@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from arturo.lab import data, train
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.folds import Fold
+from arturo_lab.data import loading
+from arturo_lab.data.folds import Fold
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 @pytest.mark.parametrize("parts", [2, 5, 8])

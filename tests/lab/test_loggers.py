@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import data
-from arturo.lab.config import RunConfig
-from arturo.lab.loggers import LOGGERS
-from arturo.lab.records import Record, read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
+from arturo_lab.data import loading
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import Record, read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.loggers import LOGGERS
+from arturo_lab.training.train import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 CONFIG = RunConfig.for_task("digits-mlp", "arturo", epochs=3, subset=64)
 
 

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
-from arturo.lab.board import News
-from arturo.lab.overview import Overview
-from arturo.lab.plan import plan
+from arturo_lab.pool.board import News
+from arturo_lab.pool.overview import Overview
+from arturo_lab.runs.plan import plan
 
 CONFIGS = plan(["digits-mlp", "digits-cnn"], ["sgd", "arturo"], [0, 5])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arturo.lab.errors import ConfigError
-from arturo.lab.plan import parse_overrides, parse_seeds, plan
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 
 
 def test_seeds_are_paired_and_whole_pairs_come_first() -> None:

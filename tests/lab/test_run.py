@@ -19,17 +19,20 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from arturo.lab import atomic, curvature, data, models, run
-from arturo.lab.augment import Pixels
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import RunError
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.records import RecordError, read_run
-from arturo.lab.run import open_run
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import evaluate, train
+from arturo_lab.data import loading
+from arturo_lab.data.augment import Pixels
+from arturo_lab.errors import RunError
+from arturo_lab.optimizers import curvature
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.runs import atomic, run
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import RecordError, read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks import models
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.train import evaluate, train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 # The noisy task has a batch norm, for which there is no exact diagonal; tests/lab/test_curvature.py resumes those without.
 ANY = [name for name, entry in OPTIMIZERS.items() if entry.instrument is not curvature.extend]
 
@@ -225,7 +228,7 @@ def test_checkpoints_by_time_change_nothing(tmp_path: Path, monkeypatch: pytest.
 KILLER = """
 import os, pathlib, signal, sys, time
 import sklearn.datasets, torch._dynamo  # slow to import: once, not in every child
-from arturo.lab import cli
+from arturo_lab import cli
 
 command = "train digits-mlp --epochs 4 --subset 320 --checkpoint-seconds 0.001".split()
 command += ["--optimizer", sys.argv[2], "--out"]
@@ -329,12 +332,12 @@ def test_another_process_is_training_here(tmp_path: Path) -> None:
 def test_lock_of_a_dead_process_does_not_block(tmp_path: Path) -> None:
     code = f"""
 import pathlib, time
-from arturo.lab.lock import locked
+from arturo_lab.runs.lock import locked
 with locked(pathlib.Path({str(tmp_path / ".lock")!r})):
     print("locked", flush=True)
     time.sleep(600)
 """
-    from arturo.lab.lock import Locked, locked
+    from arturo_lab.runs.lock import Locked, locked
 
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "locked\n"

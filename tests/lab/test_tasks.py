@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from arturo.lab import augment
-from arturo.lab.config import RunConfig
-from arturo.lab.datasets import DATA
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.tasks import TASKS, cosine, milestones
+from arturo_lab.data import augment
+from arturo_lab.data.sources import DATA
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks.catalog import TASKS, cosine, milestones
 
 PAPERS_TASKS = {
     "fmnist-cnn": ("fashion-mnist", 390_410, 120, augment.PLAIN),

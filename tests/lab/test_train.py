@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from arturo.lab import data, models
-from arturo.lab.augment import PLAIN, Pixels
-from arturo.lab.config import RunConfig
-from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.errors import ConfigError
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import evaluate, refresh_norms, train
+from arturo_lab.data import loading
+from arturo_lab.data.augment import PLAIN, Pixels
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks import models
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.epoch import EpochMetrics, StepMetrics
+from arturo_lab.training.train import evaluate, refresh_norms, train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 def run(optimizer: str, seed: int = 0, epochs: int = 1, task: str = "digits-mlp", **options) -> list[EpochMetrics]:

@@ -19,17 +19,18 @@ import torch
 from rich.console import Console
 from torch.optim import SGD
 
-from arturo.lab import cli, run
-from arturo.lab.config import RunConfig
-from arturo.lab.datasets import DATA
-from arturo.lab.display import TrainingDisplay
-from arturo.lab.download import RemoteFile, sha256
-from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.interrupt import interruptible
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.records import Record, read_run
-from arturo.lab.run import open_run
-from arturo.lab.tasks import TASKS
+from arturo_lab import cli
+from arturo_lab.data.download import RemoteFile, sha256
+from arturo_lab.data.sources import DATA
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.runs import run
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import Record, read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.display import TrainingDisplay
+from arturo_lab.training.epoch import EpochMetrics, StepMetrics
+from arturo_lab.training.interrupt import interruptible
 
 SMALL = ["train", "digits-mlp", "--epochs", "2", "--subset", "96"]
 
@@ -142,7 +143,7 @@ def test_second_ctrl_c_stops_at_once() -> None:
 
 
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "arturo.lab", "train", "digits-mlp", "--epochs", "2000", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "arturo_lab", "train", "digits-mlp", "--epochs", "2000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for _ in range(3):
@@ -297,7 +298,7 @@ def test_help_ends_with_examples(command: list[str], capsys: pytest.CaptureFixtu
         cli.main([*command, "--help"])
     out = capsys.readouterr().out
     examples = [line.strip() for line in out.partition("examples:\n")[2].splitlines()]
-    examples = [line.replace("torchrun --nproc-per-node 2 -m arturo.lab", "arturo") for line in examples]
+    examples = [line.replace("torchrun --nproc-per-node 2 -m arturo_lab", "arturo") for line in examples]
     assert stop.value.code == 0 and examples and all(line.startswith("arturo ") for line in examples)
     for line in examples:  # and they are right: parsed, their names known
         arguments = cli.parser().parse_args(line.split()[1:])

@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from arturo.lab import data, workers
-from arturo.lab.board import News, found
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import RunError
-from arturo.lab.plan import plan
-from arturo.lab.records import read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
-from arturo.lab.workers import train_all
+from arturo_lab.data import loading
+from arturo_lab.errors import RunError
+from arturo_lab.pool import workers
+from arturo_lab.pool.board import News, found
+from arturo_lab.pool.workers import train_all
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.plan import plan
+from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.train import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 def configs(epochs: int = 2, seeds: tuple[int, ...] = (0, 1), **options: Any) -> list[RunConfig]:
@@ -145,7 +146,7 @@ def started(out: Path) -> tuple[subprocess.Popen[str], RunConfig]:
     """A real comparison in a process group of its own, as a shell starts it, past its first epoch."""
     command = ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--epochs", "5000", "--out", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "arturo.lab", *command],
+        [sys.executable, "-m", "arturo_lab", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

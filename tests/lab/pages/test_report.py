@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arturo.lab import cli
-from arturo.lab.page import as_json, escape, filled, plain
-from arturo.lab.plots import curves_figure, limits, stems
-from arturo.lab.records import read_runs
-from arturo.lab.sections import sections
+from arturo_lab import cli
+from arturo_lab.report.page import as_json, escape, filled, plain
+from arturo_lab.report.plots import curves_figure, limits, stems
+from arturo_lab.report.sections import sections
+from arturo_lab.runs.records import read_runs
 
 
 def report(root: Path, *arguments: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli
+from arturo_lab import cli
 
 PLOT = "figure.chart svg.plot"  # the first one: querySelector takes it
 TICKS = f"[...document.querySelector('{PLOT}').querySelectorAll('.ytick')]"

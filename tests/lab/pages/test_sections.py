@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab.evidence import Arrival, Estimate, bootstrap_interval
-from arturo.lab.palette import style
-from arturo.lab.records import read_runs
-from arturo.lab.sections import Section, Variant, sections
+from arturo_lab.report.evidence import Arrival, Estimate, bootstrap_interval
+from arturo_lab.report.palette import style
+from arturo_lab.report.sections import Section, Variant, sections
+from arturo_lab.runs.records import read_runs
 
 
 def read(root: Path) -> list[Section]:

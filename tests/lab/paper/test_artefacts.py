@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab.errors import ConfigError
-from arturo.lab.paper import published
-from arturo.lab.paper.accuracy import accuracy_table
-from arturo.lab.paper.artefacts import ARTEFACTS
-from arturo.lab.paper.deviations import deviations
-from arturo.lab.paper.scales import SCALES, Scale
-from arturo.lab.paper.timing import timing_table
-from arturo.lab.records import read_runs
-from arturo.lab.sections import Section, sections
-from arturo.lab.tasks import TASKS
+from arturo_lab.errors import ConfigError
+from arturo_lab.paper import published
+from arturo_lab.paper.accuracy import accuracy_table
+from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.deviations import deviations
+from arturo_lab.paper.scales import SCALES, Scale
+from arturo_lab.paper.timing import timing_table
+from arturo_lab.report.sections import Section, sections
+from arturo_lab.runs.records import read_runs
+from arturo_lab.tasks.catalog import TASKS
 
 
 def read(root: Path) -> list[Section]:

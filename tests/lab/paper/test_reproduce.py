@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli, workers
-from arturo.lab.paper.artefacts import ARTEFACTS
-from arturo.lab.paper.scales import SCALES, Scale, Share
+from arturo_lab import cli
+from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.scales import SCALES, Scale, Share
+from arturo_lab.pool import workers
 
 TINY = Scale(
     "for tests",

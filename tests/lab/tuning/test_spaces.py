@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from arturo.lab import tuned
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.tuning.protocols import PROTOCOLS, Search
-from arturo.lab.tuning.spaces import SPACES, Dimension, space
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers import tuned
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tuning.protocols import PROTOCOLS, Search
+from arturo_lab.tuning.spaces import SPACES, Dimension, space
 
 FOUND = {"sgd": tuned.SGD, "adam": tuned.ADAM, "adamw": tuned.ADAMW, "arturo": tuned.ARTURO}
 ALL = [(protocol, optimizer) for protocol, spaces in SPACES.items() for optimizer in spaces]

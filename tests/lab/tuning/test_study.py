@@ -14,15 +14,15 @@ from optuna.trial import TrialState
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from arturo.lab.board import News
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError, RunError
-from arturo.lab.tuning import trial
-from arturo.lab.tuning.outcome import Row
-from arturo.lab.tuning.protocols import Search
-from arturo.lab.tuning.search import work
-from arturo.lab.tuning.study import counted, fill, open_storage, slot_values
-from arturo.lab.tuning.trial import Judged
+from arturo_lab.errors import ConfigError, RunError
+from arturo_lab.pool.board import News
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tuning import trial
+from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.protocols import Search
+from arturo_lab.tuning.search import work
+from arturo_lab.tuning.study import counted, fill, open_storage, slot_values
+from arturo_lab.tuning.trial import Judged
 
 SEARCH = Search("digits-mlp", "sgd", "fair", folds=2, seeds=1, epochs=1, batch_size=32)
 TRIALS = 2

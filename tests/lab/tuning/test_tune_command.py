@@ -16,15 +16,17 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from arturo.lab import cli, data, train
-from arturo.lab.commands import tune as tune_command
-from arturo.lab.config_file import ConfigFile, read_config_file, write_config_file
-from arturo.lab.paper.scales import SCALES
-from arturo.lab.tuning import spaces
-from arturo.lab.tuning.outcome import read_rows
-from arturo.lab.tuning.protocols import Search
-from arturo.lab.tuning.result import winners_elsewhere
-from arturo.lab.tuning.spaces import Dimension, Space
+from arturo_lab import cli
+from arturo_lab.commands import tune as tune_command
+from arturo_lab.data import loading
+from arturo_lab.optimizers.config_file import ConfigFile, read_config_file, write_config_file
+from arturo_lab.paper.scales import SCALES
+from arturo_lab.training import train
+from arturo_lab.tuning import spaces
+from arturo_lab.tuning.outcome import read_rows
+from arturo_lab.tuning.protocols import Search
+from arturo_lab.tuning.result import winners_elsewhere
+from arturo_lab.tuning.spaces import Dimension, Space
 
 SMALL = shlex.split("tune digits-mlp --optimizer sgd --protocol fair --trials 3 --folds 2 --epochs 1 --subset 96 --studies 1")
 
@@ -40,7 +42,7 @@ def shown(image: Tensor) -> bytes:
 
 def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is evaluated while it searches is a training image; the test set is seen for the winner alone."""
-    digits = data.load("digits")
+    digits = loading.load("digits")
     training, test = set(map(shown, digits.train_images)), set(map(shown, digits.test_images))
     assert training.isdisjoint(test)
     looks: list[bool] = []
@@ -144,7 +146,7 @@ def test_divergence_does_not_stop_the_search(
 
 
 def test_killed_and_gone_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "arturo.lab", *SMALL, "--epochs", "10", "--test-seeds", "0", "--no-prune"]
+    command = [sys.executable, "-m", "arturo_lab", *SMALL, "--epochs", "10", "--test-seeds", "0", "--no-prune"]
     process = subprocess.Popen([*command, "--out", str(tmp_path / "sgd.json")], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -224,7 +226,7 @@ def test_the_laboratory_does_without_optuna() -> None:
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.split(".")[0] != "optuna", path
-                assert not name.startswith("arturo.lab.tuning") or name.split(".")[-1] in ("protocols", "spaces"), path
+                assert not name.startswith("arturo_lab.tuning") or name.split(".")[-1] in ("protocols", "spaces"), path
 
 
 def test_scale_is_that_of_reproduce() -> None:

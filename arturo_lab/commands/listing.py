@@ -1,0 +1,69 @@
+"""``arturo list``: tasks, optimizers, and the data found."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from arturo_lab.commands.arguments import add_command
+from arturo_lab.data import loading
+from arturo_lab.data.sources import DATA
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.tasks.catalog import TASKS
+
+
+def add(commands: Any) -> None:
+    sub = add_command(commands, "list", "the tasks, the optimizers, and the data found", "arturo list")
+    sub.add_argument("--data-dir", type=Path, metavar="DIR", help="folder searched for data first (default: $ARTURO_DATA)")
+    sub.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    Console().print(tasks(), optimizers(), data_found(arguments.data_dir), sep="\n")
+
+
+def table(title: str, *columns: str) -> Table:
+    """Plain, so that it fits 80 columns; the names in the first column are for copying and never cut."""
+    result = Table(
+        title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for i, column in enumerate(columns):
+        result.add_column(
+            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "images") else "left"
+        )
+    return result
+
+
+def tasks() -> Table:
+    result = table("Tasks", "task", "what it is", "weights", "epochs", "batch", "lr")
+    for name, task in TASKS.items():
+        with torch.device("meta"):  # shapes without memory
+            weights = sum(p.numel() for p in task.model().parameters())
+        schedule = getattr(task.schedule, "__name__", "")
+        result.add_row(name, task.title, f"{weights:,}", str(task.epochs), str(task.batch_size), schedule)
+    result.caption = "milestones: at 1/2 and 3/4 of the epochs lr times 0.1, arTuRO's times sqrt(0.006)\n"
+    return result
+
+
+def optimizers() -> Table:
+    result = table("Optimizers", "optimizer", "label", "what it is")
+    for name, entry in OPTIMIZERS.items():
+        result.add_row(name, entry.label, entry.about)
+    result.caption = "The values given are for tasks on which nothing was tuned. --set changes any of them.\n"
+    return result
+
+
+def data_found(data_dir: Path | None) -> Table:
+    """Where each data set is, or the command that gets it."""
+    result = table("Data", "data", "images", "where")
+    for name, entry in DATA.items():
+        place, _ = loading.find(name, data_dir)
+        where = "comes with scikit-learn" if not entry.places else str(place) if place else f"not found: arturo fetch {name}"
+        result.add_row(name, f"{entry.train_images:,}", where)
+    return result

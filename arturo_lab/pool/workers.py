@@ -1,0 +1,225 @@
+"""Many trainings at once, each in a process of its own; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
+
+A worker gets configs through a pipe and answers with news for the board (:mod:`arturo_lab.pool.board`). The pipe is also
+how it is stopped: it becomes readable when the parent says so, and when the parent is gone. Either way the
+worker saves a checkpoint and ends. Signals of the terminal are the parent's business alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arturo_lab.data import loading
+from arturo_lab.data.loading import ImageData
+from arturo_lab.pool.board import Board, News, failed, found
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.epoch import EpochMetrics, StepMetrics
+from arturo_lab.training.interrupt import SIGNALS
+from arturo_lab.training.train import train
+
+CHECKPOINT_SECONDS = 300.0  # a killed worker loses at most so much
+SAYS_EVERY = 0.3  # seconds between two news within an epoch
+ATTEMPTS = 2  # a run whose worker died is tried once more
+
+
+def train_all(
+    configs: Sequence[RunConfig],
+    out: Path,
+    jobs: int = 1,
+    *,
+    data_dir: Path | None = None,
+    checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+    on_news: Callable[[News], None] = lambda news: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[News]:
+    """Train what is not over yet, ``jobs`` at a time; return the last news of each config, in their order.
+
+    Runs are the folders of :func:`arturo_lab.runs.run.open_run` under ``out``: one that is over is left alone, one that was
+    interrupted goes on. A worker that dies is replaced, and its run goes on from its checkpoint, once.
+
+    Args:
+        configs: what to train. How many run at once has no part in their numbers.
+        out: where the run folders are.
+        jobs: processes. They share the threads that torch would take, unless a config says how many it wants.
+        data_dir: see :func:`arturo_lab.data.loading.load`.
+        checkpoint_seconds: also save so often, not only after epochs.
+        on_news: told of everything that happens.
+        stop: asked several times a second; True lets every worker save a checkpoint and end.
+    """
+    board = Board(configs, out, ATTEMPTS, on_news)
+    waiting = board.waiting
+    jobs = min(jobs, len(waiting))
+    threads = max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
+    workers: list[Worker] = []
+    stopping = False
+    try:
+        while True:
+            if stop() and not stopping:
+                stopping = True
+                for worker in workers:
+                    worker.send(None)
+            if stopping:
+                waiting.clear()
+            while waiting and len(workers) < jobs:
+                workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds))
+            for worker in workers:
+                if worker.config is None and waiting:
+                    worker.config = board.take()
+                    worker.send(worker.config)
+            if not any(worker.config for worker in workers):
+                break
+            for ready in wait([worker.connection for worker in workers], timeout=0.1):
+                worker = next(worker for worker in workers if worker.connection is ready)
+                try:
+                    news = worker.connection.recv()
+                    board.tell(news)
+                    if news.state != "training":
+                        worker.config = None
+                except (EOFError, OSError):
+                    workers.remove(worker)
+                    if worker.config is not None:
+                        board.lose(worker.config, ending(worker.end()), stopping)
+    finally:
+        for worker in workers:
+            worker.end()
+    return board.last()
+
+
+def ending(code: int | None) -> str:
+    """What became of a process, from its exit code."""
+    return "its process " + (
+        "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    )
+
+
+@dataclass
+class Worker:
+    """A process that trains, seen from its parent."""
+
+    process: BaseProcess
+    connection: Connection
+    config: RunConfig | None = None  # what it trains
+
+    @classmethod
+    def start(cls, *arguments: object) -> Worker:
+        context = start_context()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+        with signals_held_back():
+            process.start()
+        theirs.close()  # so that the pipe ends when the process does
+        return cls(process, ours)
+
+    def send(self, message: RunConfig | None) -> None:
+        with suppress(OSError):  # it died: reading from it will tell
+            self.connection.send(message)
+
+    def end(self) -> int | None:
+        """At once, unless it has ended or is about to. Its exit code."""
+        self.connection.close()
+        self.process.join(0.5)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        return self.process.exitcode
+
+
+def start_context() -> Any:
+    """How processes start: not as a fork of ours, which may hang on the threads it lost.
+
+    A server process that has computed nothing yet, and so has no threads to lose, forks them with the slow imports done.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["arturo_lab.pool.workers", "torch._dynamo", "sklearn.datasets"])
+    return context
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """A process started inside never gets the signals of the terminal, not even while it imports; ours come afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in the worker's process
+
+load = lru_cache(maxsize=1)(loading.load)  # tasks come one after the other
+
+
+def work(
+    connection: Connection, out: Path, data_dir: Path | None, threads: int | None, checkpoint_seconds: float | None
+) -> None:
+    """Train one config after the other, until the parent says None or is gone."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+    def tell(news: News) -> None:
+        with suppress(OSError):  # the parent is gone, which `stop` notices
+            connection.send(news)
+
+    with suppress(EOFError, OSError):
+        while (config := connection.recv()) is not None:
+            try:
+                loaded = load(TASKS[config.task].data, data_dir)
+                tell(train_one(config, loaded, out, checkpoint_seconds, tell, stop=connection.poll))
+            except Exception as error:
+                tell(failed(config, error))
+
+
+def train_one(
+    config: RunConfig,
+    loaded: ImageData,
+    out: Path,
+    checkpoint_seconds: float | None,
+    tell: Callable[[News], object],
+    stop: Callable[[], bool],
+) -> News:
+    """Train or go on with one run; its last news."""
+    with open_run(out, config, checkpoint_seconds) as folder:
+        last = found(config, out)
+        if last.reused:  # another process was faster
+            return last
+        said = 0.0
+
+        def on_step(metrics: StepMetrics) -> None:
+            nonlocal said
+            if (now := time.monotonic()) - said >= SAYS_EVERY:
+                said = now
+                tell(News(config, "training", metrics.step / config.steps_per_epoch, last.accuracy, last.seconds))
+
+        def on_epoch(metrics: EpochMetrics) -> None:
+            nonlocal last
+            taken = metrics.seconds + metrics.seconds_test
+            last = News(config, "training", float(metrics.epoch), metrics.test_accuracy, taken)
+            tell(last)
+
+        try:
+            train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
+        except KeyboardInterrupt:
+            return News(config, "stopped", last.epochs, last.accuracy, last.seconds)
+        assert folder.result is not None
+        return News(config, folder.result["status"], last.epochs, last.accuracy, last.seconds)

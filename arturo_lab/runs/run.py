@@ -1,0 +1,257 @@
+"""A run is a folder, ``OUT/TASK/OPTIMIZER-seedS-HASH/``:
+
+    config.json        everything that decides the numbers
+    environment.json   versions, machine, revision
+    metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics)
+    steps.jsonl        a row per step (arturo_lab.training.epoch.StepMetrics)
+    checkpoint.pt      to go on from; weights under "model"
+    result.json        when it is over: status, test_accuracy, test_loss, train_loss, epochs, seconds
+
+Rows are appended before the checkpoint that counts them. A process may die at any point: rows beyond the checkpoint are cut
+off when the run goes on, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arturo_lab.errors import ConfigError, RunError
+from arturo_lab.runs import atomic
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.environment import environment
+from arturo_lab.runs.lock import Locked, locked
+from arturo_lab.runs.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
+from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row, from_row
+
+FORMAT = 1  # of checkpoint.pt
+NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
+
+
+class RunFolder:
+    """A run folder that this process writes to. Made by :func:`open_run`, which holds the lock."""
+
+    def __init__(self, path: Path, config: RunConfig, checkpoint_seconds: float | None = None) -> None:
+        self.path = path
+        self.config = config
+        self.result: dict[str, Any] | None = None
+        self.checkpoint_seconds = checkpoint_seconds  # None: after epochs only
+        self._steps: FileIO | None = None
+        self._metrics: FileIO | None = None
+        self._saved = time.monotonic()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to go on from."""
+        return (self.path / "checkpoint.pt").exists()
+
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs are written down."""
+        with _reading(self.path):
+            return len(read_run(self.path).rows)
+
+    def begin(self) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
+        """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off."""
+        captured = self.read_checkpoint() if self.started else None
+        sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
+        if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
+            raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {NOTHING_CHANGED}")
+        with _reading(self.path):
+            rows = epoch_rows(self._up_to("metrics.jsonl", sizes["metrics"]), "metrics.jsonl")
+            parse_rows(self._up_to("steps.jsonl", sizes["steps"]), "steps.jsonl")
+        try:
+            history = [from_row(row) for row in rows]
+        except (TypeError, KeyError) as error:
+            raise RunError(f"{self.path}/metrics.jsonl: not the rows of this version ({error}); {NOTHING_CHANGED}") from error
+        with self._writing("environment.json"):
+            atomic.write_json(self.path / "environment.json", self._environment())
+        with self._writing("metrics.jsonl"):
+            self._metrics = _append_from(self.path / "metrics.jsonl", sizes["metrics"])
+        with self._writing("steps.jsonl"):
+            self._steps = _append_from(self.path / "steps.jsonl", sizes["steps"])
+        self._saved = time.monotonic()
+        return history, captured
+
+    def write_step(self, metrics: StepMetrics) -> None:
+        with self._writing("steps.jsonl"):
+            _append(self._steps, as_row(metrics))
+
+    def write_epoch(self, metrics: EpochMetrics) -> None:
+        with self._writing("metrics.jsonl"):
+            _append(self._metrics, as_row(metrics))
+
+    def checkpoint_is_due(self) -> bool:
+        return self.checkpoint_seconds is not None and time.monotonic() - self._saved >= self.checkpoint_seconds
+
+    def save(self, captured: dict[str, Any]) -> None:
+        """Make ``captured`` and the rows so far what the run goes on from."""
+        assert self._metrics is not None and self._steps is not None
+        with self._writing("checkpoint.pt"):
+            for rows in (self._metrics, self._steps):
+                os.fsync(rows.fileno())
+            sizes = {"metrics": self._metrics.tell(), "steps": self._steps.tell()}
+            with atomic.replacing(self.path / "checkpoint.pt") as stream:
+                torch.save({"format": FORMAT, "config": self.config.key, "sizes": sizes, **captured}, stream)
+        self._saved = time.monotonic()
+
+    def finish(self, status: str, history: Sequence[EpochMetrics]) -> None:
+        """Write result.json: the last epoch's numbers."""
+        row = as_row(history[-1])
+        self.result = {
+            "status": status,
+            "test_accuracy": row["test_accuracy"],
+            "test_loss": row["test_loss"],
+            "train_loss": row["train_loss"],
+            "epochs": len(history),
+            "seconds": row["wall_seconds"],
+        }
+        with self._writing("result.json"):
+            atomic.write_json(self.path / "result.json", self.result)
+
+    def close(self) -> None:
+        for rows in (self._metrics, self._steps):
+            if rows is not None:
+                rows.close()
+
+    def _up_to(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file. None may be missing: a checkpoint counts on them."""
+        path = self.path / name
+        raw = path.read_bytes()[:size] if size and path.exists() else b""
+        if len(raw) < size:
+            raise RunError(f"{path}: {len(raw)} bytes are left of {size} that checkpoint.pt counts on; {NOTHING_CHANGED}")
+        return raw
+
+    def read_checkpoint(self) -> dict[str, Any]:
+        path = self.path / "checkpoint.pt"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()  # torch.load does not look at the checksums
+            if damaged is not None:
+                raise ValueError(f"wrong checksum of {damaged}")
+            captured = torch.load(path, map_location="cpu", weights_only=True)
+            keys = captured["format"], captured["config"], captured["sizes"]
+        except pickle.UnpicklingError as error:  # torch's message advises to load it all the same
+            raise RunError(f"{path}: corrupt checkpoint (not only tensors and plain data); {NOTHING_CHANGED}") from error
+        except Exception as error:  # whatever the bytes happen to mean
+            raise RunError(f"{path}: corrupt checkpoint ({type(error).__name__}: {error}); {NOTHING_CHANGED}") from error
+        if keys[0] != FORMAT:
+            raise RunError(f"{path}: has format {keys[0]}, this version reads {FORMAT}; {NOTHING_CHANGED}")
+        if keys[1] != self.config.key:
+            raise RunError(f"{path}: belongs to the config {keys[1]}, not to {self.config.key}; {NOTHING_CHANGED}")
+        return captured  # type: ignore[no-any-return]
+
+    def _environment(self) -> dict[str, Any]:
+        """That of the first start; where a later one differs, what it differed in."""
+        now = environment(self.config.device)
+        path = self.path / "environment.json"
+        if not (self.started and path.exists()):
+            return now
+        with _reading(self.path):
+            first = read_object(path)
+        changed = {key: value for key, value in now.items() if first.get(key) != value}
+        return {**first, "resumed_with": [*first.get("resumed_with", []), changed]} if changed else first
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """A full disk, a folder without permission: say it in a line."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            cause = _os_error(error)
+            if cause is None:
+                raise
+            raise RunError(
+                f"{self.path}: cannot write {name} ({cause.strerror}); what was saved before is whole, "
+                "and --resume goes on from it"
+            ) from error
+
+
+@contextmanager
+def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = None) -> Iterator[RunFolder]:
+    """The folder of ``config`` under ``out``, made if need be, for this process alone inside the block.
+
+    Raises:
+        RunError: another process has it, it belongs to another config, its config cannot be read, or it cannot be written.
+    """
+    path = out / config.task / config.name
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path / ".lock"))
+            if (path / "config.json").exists():
+                _check_same(path, _read_config(path), config)
+            elif (path / "checkpoint.pt").exists() or (path / "metrics.jsonl").exists():
+                raise RunError(f"{path}: has no config.json; {NOTHING_CHANGED}")
+            else:
+                atomic.write_json(path / "config.json", config.to_json())
+            run = RunFolder(path, config, checkpoint_seconds)
+            with _reading(path):
+                run.result = read_result(path)
+        except Locked as error:
+            raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
+        except OSError as error:
+            raise RunError(f"{path}: cannot write there ({error.strerror or error}); choose another --out") from error
+        stack.callback(run.close)
+        yield run
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """What cannot be read stays as it is, and the message says where."""
+    try:
+        yield
+    except RecordError as error:
+        raise RunError(f"{folder}/{error}; {NOTHING_CHANGED}") from error
+
+
+def _read_config(folder: Path) -> RunConfig:
+    with _reading(folder):
+        values = read_object(folder / "config.json")
+    try:
+        return RunConfig.from_json(values)
+    except (ConfigError, TypeError) as error:
+        raise RunError(f"{folder}/config.json: not a config of this version: {error}") from error
+
+
+def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:
+    theirs, ours = found.identity(), wanted.identity()
+    theirs.update(theirs.pop("settings"))
+    ours.update(ours.pop("settings"))
+    keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    if keys:
+        differing = "; ".join(f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in keys)
+        raise RunError(f"{path}: a run of another config ({differing}); {NOTHING_CHANGED}")
+
+
+def _append_from(path: Path, size: int) -> FileIO:
+    """An unbuffered stream at ``size``, beyond which the file is cut off."""
+    stream = FileIO(path, "r+" if path.exists() else "w+")
+    stream.truncate(size)
+    stream.seek(size)
+    return stream
+
+
+def _append(stream: FileIO | None, row: dict[str, Any]) -> None:
+    assert stream is not None, "begin() comes first"
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    while line:  # a nearly full disk takes a part
+        line = line[stream.write(line) :]
+
+
+def _os_error(error: BaseException) -> OSError | None:
+    """The operating system's word in a chain of exceptions: torch.save wraps it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, OSError):
+        seen = seen.__cause__ or seen.__context__
+    return seen

@@ -1,0 +1,115 @@
+"""``arturo show trust-region``: the paper's first figure made live, on landscapes of two weights."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.registry import ConfigError, Registry
+from arturo_lab.show.animation import Ways, animate
+from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, descend
+from arturo_lab.show.landscapes import LANDSCAPES
+from arturo_lab.show.live import live_page
+from arturo_lab.show.step_figure import better_than_gradient, step_figure
+
+# What to write, and the file it goes to.
+FORMATS: Registry[str] = Registry(
+    "format", {"png": "trust-region.png", "pdf": "trust-region.pdf", "gif": "race.gif", "html": "trust-region.html"}
+)
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand; names are checked against the registries, which know the nearest ones."""
+    sub: argparse.ArgumentParser = commands.add_parser(
+        "show",
+        help="the optimizer's trust region on landscapes of two weights: figure, animation, live page",
+        description="Draw arTuRO's trust region on landscapes of two weights, and race it against SGD and Adam.",
+        epilog="examples:\n"
+        "  arturo show trust-region\n"
+        "  arturo show trust-region --landscape beale --at 4 --format png pdf\n"
+        "  arturo show trust-region --landscape rosenbrock noisy-quadratic --seed 7 --out figures\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    known = ", ".join(LANDSCAPES)
+    sub.add_argument("what", metavar="WHAT", help="trust-region")
+    sub.add_argument("--landscape", nargs="+", metavar="NAME", default=list(LANDSCAPES), help=f"default: {known}")
+    sub.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of every optimizer (default: {STEPS})")
+    sub.add_argument("--seed", type=int, default=0, metavar="S", help="shifts the start, draws the noise (default: 0)")
+    sub.add_argument("--at", type=int, metavar="STEP", help="the step in the figure (default: the most telling one)")
+    sub.add_argument("--format", nargs="+", metavar="F", default=list(FORMATS), help=f"of {', '.join(FORMATS)} (default: all)")
+    sub.add_argument("--out", type=Path, default=Path("runs/show"), metavar="DIR", help="default: runs/show")
+    sub.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The command."""
+    console = Console()
+    Registry("what", {"trust-region": None})[arguments.what]
+    for name in arguments.format:
+        _ = FORMATS[name]
+    ways = race(arguments.landscape, arguments.steps, arguments.seed)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("drawing", total=None)
+        paths = write(
+            ways, arguments.out, arguments.format, arguments.at, lambda done, of: progress.update(bar, completed=done, total=of)
+        )
+    console.print(table(ways))
+    for path in paths:
+        console.print(str(path), soft_wrap=True, highlight=False)
+
+
+def race(landscapes: Sequence[str], steps: int = STEPS, seed: int = 0) -> Ways:
+    """Every optimizer on every landscape, with the settings of ``SETTINGS``."""
+    if len(set(landscapes)) < len(landscapes):
+        raise ConfigError(f"landscape: named twice in {' '.join(landscapes)}")
+    chosen = [(name, LANDSCAPES[name]) for name in landscapes]
+    return {name: {o: descend(landscape, o, SETTINGS[name][o], steps, seed) for o in BUILD} for name, landscape in chosen}
+
+
+def write(
+    ways: Ways, folder: Path, formats: Sequence[str], at: int | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Path]:  # fmt: skip
+    """Write the files of ``formats`` to ``folder``; return their paths."""
+    targets = {name: folder / FORMATS[name] for name in dict.fromkeys(formats)}
+    taken = min(len(racers["arturo"].regions) for racers in ways.values())
+    if at is not None and not 1 <= at <= taken:
+        raise ConfigError(f"at: must be a step between 1 and {taken}, got {at}")
+    stills = [targets[name] for name in ("png", "pdf") if name in targets]
+    # Drawn before the folder is made: it may say no.
+    figure = step_figure({name: racers["arturo"] for name, racers in ways.items()}, at) if stills else None
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in stills:
+        assert figure is not None
+        figure.savefig(path, dpi=160, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    if "html" in targets:
+        targets["html"].write_text(live_page(ways, at), encoding="utf-8")
+    if "gif" in targets:
+        animate(ways, targets["gif"], advance)
+    return list(targets.values())
+
+
+def table(ways: Ways) -> Table:
+    """The loss after the last step, the lowest of each landscape in bold; and how often the model beat the gradient."""
+    caption = "last column: steps that ended lower than a gradient step of the same KL, of those the bound cut short"
+    result = Table(title="Loss after the last step", title_justify="left", title_style="bold", caption=caption)
+    result.add_column("landscape", no_wrap=True)
+    for optimizer in BUILD:
+        result.add_column(OPTIMIZERS[optimizer].label, justify="right")
+    result.add_column("model beats gradient", justify="right")
+    for name, racers in ways.items():
+        ends = {optimizer: math.inf if way.diverged else float(way.losses[-1]) for optimizer, way in racers.items()}
+        shown = ["diverged" if end == math.inf else f"{end:.1e}" for end in ends.values()]
+        best = list(ends.values()).index(min(ends.values()))
+        shown[best] = f"[bold]{shown[best]}[/]"
+        better, cut = better_than_gradient(LANDSCAPES[name], racers["arturo"].regions)
+        result.add_row(LANDSCAPES[name].title, *shown, f"{better} of {cut}")
+    return result
