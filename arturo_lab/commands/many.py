@@ -82,7 +82,7 @@ def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], lis
     """The runs of these configs as far as they are there, and those that cannot be read."""
     records, problems = [], []
     for config in configs:
-        path = Path(config.task) / config.name
+        path = config.folder
         try:
             records.append(read_run(out / path))
         except FileNotFoundError:

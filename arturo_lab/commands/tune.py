@@ -24,6 +24,7 @@ from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import write_config_file
 from arturo_lab.paper.scales import SCALES
+from arturo_lab.references import folder_name
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
@@ -67,6 +68,9 @@ class Effort:
         None, "independent studies (default: paper 1, fair 3 on digits, else 1)", metavar="N", lowest=1
     )
     prune: bool | None = option(None, "give up hopeless configurations before their last fold (default: paper no, fair yes)")
+    space: tuple[str, ...] = option(
+        (), "what to search instead of the protocol's space, e.g. lr=1e-4:1e-1:log weight_decay=0:0.1", metavar="NAME=LOW:HIGH"
+    )
     cross: tuple[Path, ...] = option((), "also judge the winners of these searches on other tasks", metavar="FILE")
     test_seeds: int = option(3, "seeds of the winner's test; 0 postpones the test", metavar="N", lowest=0)
 
@@ -101,7 +105,7 @@ class StudyOptions:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
-    optimizer: str = option("arturo", "sgd, adam, adamw or arturo", metavar="NAME")
+    optimizer: str = option("arturo", "one of `arturo list`, file.py:Class, package.module:Class or po:Name", metavar="NAME")
     out: Path | None = option(
         None,
         "result, which `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
@@ -118,7 +122,7 @@ class Options:
 
     @property
     def file(self) -> Path:
-        return self.out or Path("runs/tune") / f"{self.task}-{self.optimizer}.json"
+        return self.out or Path("runs/tune") / f"{folder_name(self.task)}-{folder_name(self.optimizer)}.json"
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
@@ -171,6 +175,7 @@ def searches(options: Options) -> list[Search]:
             Share(**{**scaled, **own, **chosen}),
             study,
             options.machine,
+            effort.space,
         )
         for study in range(effort.studies or (effort.rules.studies if task.data in CHEAP else 1))
     ]
