@@ -188,7 +188,8 @@ def search_all(
     first, effort, trials = searches[0], options.effort, options.effort.trial_count
     crossed = winners_elsewhere(effort.cross, first)
     folder = options.file.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
+    if options.study.storage is None:
+        folder.mkdir(parents=True, exist_ok=True)
     title = (
         f"{first.task}, {OPTIMIZERS[first.optimizer].label}, protocol {first.protocol}: {trials} trials of {first.folds} folds"
         f" x {first.seeds} seeds x {first.share.epochs} epochs" + (f", {len(searches)} studies" if len(searches) > 1 else "")

@@ -38,7 +38,7 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
     for name, value in (overrides or {}).items():
         if name not in settings:
             raise unknown("set", name, settings)
-        settings[name] = _as_kind(name, value, like=settings[name])
+        settings[name] = _as_kind(name, value, like=settings[name], integer=name in _integers(constructor))
     if (proper := whose_surrogate(settings.get("surrogate"))) not in (None, optimizer):
         raise ConfigError(f"set surrogate: {settings['surrogate']} takes more than a setting; choose the optimizer {proper}")
     for name in ("capturable", "differentiable"):
@@ -108,6 +108,12 @@ def _defaults(constructor: Constructor) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind in named and p.default is not inspect.Parameter.empty}
 
 
+def _integers(constructor: Constructor) -> set[str]:
+    """Arguments that are annotated as integers. A default alone says little: SGD's momentum is 0."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name for p in parameters if p.annotation in (int, "int")}
+
+
 def _plain(value: Any) -> Value:
     if isinstance(value, (list, tuple)):
         return [float(item) for item in value]
@@ -139,7 +145,7 @@ def _parse_value(name: str, text: str) -> Value:
     return text
 
 
-def _as_kind(name: str, value: Value, like: Value) -> Value:
+def _as_kind(name: str, value: Value, like: Value, integer: bool = False) -> Value:
     """``value``, held to the kind of the one it replaces. None fits and replaces anything: the constructor has the last word.
 
     1 becomes 1.0 in place of a float and 1.0 becomes 1 in place of an integer: equal settings shall be equal as text.
@@ -149,6 +155,8 @@ def _as_kind(name: str, value: Value, like: Value) -> Value:
         return None
     if isinstance(like, bool):
         fits, kind = isinstance(value, bool), "true or false"
+    elif integer:
+        fits, kind = number and float(value).is_integer(), "an integer"  # type: ignore[arg-type]
     elif isinstance(like, (int, float)) or like == "inf":
         fits, kind = number or value == "inf", "a number"
     elif isinstance(like, list):
