@@ -89,7 +89,7 @@ def test_on_another_machine(tmp_path: Path) -> None:
 
 def test_from_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("table1", tmp_path, "--no-train") == 2
-    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs needed\n"
+    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs needed for table1\n"
     assert list(tmp_path.iterdir()) == []
     train = ["train", "digits-mlp", "--optimizer", "sgd", "--epochs", "2", "--subset", "96", "--threads", "1"]
     assert cli.main([*train, "--out", str(tmp_path)]) == 0
