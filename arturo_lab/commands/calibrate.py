@@ -16,8 +16,8 @@ from arturo_lab.commands.listing import table
 from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
-from arturo_lab.data.loading import ImageData
-from arturo_lab.data.sources import DATA
+from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, DataNotFound, RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
@@ -84,8 +84,10 @@ class Options:
 def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     task = TASKS[options.task]
+    if task.data not in ELSEWHERE:
+        raise ConfigError(f"task: calibrate needs images with labels ({', '.join(ELSEWHERE)}); {options.task} has others")
     methods, left_out = usable(options.methods, options.task, options.ours)
-    predictions, total = options.predictions, DATA[task.data].train_images
+    predictions, total = options.predictions, loading.count(task.data)
     held_out = min(HELD_OUT, total // 6) if predictions.held_out is None else predictions.held_out
     subset = total - held_out if options.share.subset is None else options.share.subset
     share = {**flat(options.share), "subset": subset}
@@ -97,7 +99,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     configs = {name: configs_of(name, options.seed, optimizers, config) for name in methods}
     every = list({c.name: c for mine in configs.values() for c in mine}.values())
     data = provide(task.data, options.data, console)
-    other, notes = elsewhere(task.data, options.data, console)
+    other, notes = elsewhere(str(task.data), options.data, console)
     images = Images.split(data, subset, held_out, predictions.test_images, other)
     work = Work(
         predictions.samples,
@@ -112,7 +114,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     def prediction_seconds(costs: Mapping[Kind, Cost]) -> float:
         """Forward passes, at the speed of a test. What the posteriors' diagonals take is small beside them."""
         known = [costs[kind] for kind in map(kind_of, every) if kind in costs]
-        slowest = max((cost.test_seconds for cost in known), default=0.0) / len(data.test_labels)
+        slowest = max((cost.test_seconds for cost in known), default=0.0) / len(data.test_targets)
         predicted = [part for part in (images.test_images, images.elsewhere) if part is not None]
         asked = sum(METHODS[name].passes(work.samples) for name in methods) * sum(map(len, predicted))
         tuning = sum(METHODS[name].tuned for name in methods) * len(TEMPERATURES) * work.tuning_samples * held_out
@@ -186,7 +188,7 @@ def words(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def elsewhere(name: str, source: DataSource, console: Console) -> tuple[ImageData | None, list[str]]:
+def elsewhere(name: str, source: DataSource, console: Console) -> tuple[Examples | None, list[str]]:
     """Images the networks know nothing of; without them a note."""
     other = ELSEWHERE[name]
     try:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from arturo_lab.commands.options import DataSource
 from arturo_lab.data import loading
 from arturo_lab.data.download import RemoteFile
+from arturo_lab.data.examples import Examples
 from arturo_lab.data.sources import DATA
 from arturo_lab.fields import REQUIRED, option
 
@@ -49,16 +50,17 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
             progress.update(bars[file], completed=done)
 
         place = loading.fetch(name, data_dir, mirror, on_progress)
-    where = "comes with scikit-learn" if not DATA[name].places else f"{'downloaded to' if bars else 'is in'} {place}"
+    entry, how = DATA[name], "downloaded to" if bars else "is in"
+    where = f"{how} {place}" if entry.places else f"comes with {entry.comes_with}"
     console.print(f"{name}: {where}", soft_wrap=True, highlight=False)
 
 
-def provide(name: str, source: DataSource, console: Console) -> loading.ImageData:
+def provide(data: loading.Source, source: DataSource, console: Console) -> Examples:
     """The data set, fetched first if it is missing and ``--download`` says so."""
     named = source.data_dir
     missing = named is not None and not named.exists()
-    if source.download and (loading.find(name, named)[0] is None or missing):
-        fetch(name, named, source.mirror, console)
+    if source.download and isinstance(data, str) and (loading.find(data, named)[0] is None or missing):
+        fetch(data, named, source.mirror, console)
     else:
         source.check_folder()
-    return loading.load(name, named)
+    return loading.load(data, named)

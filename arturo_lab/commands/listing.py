@@ -38,7 +38,7 @@ def table(title: str, *columns: str) -> Table:
     )
     for i, column in enumerate(columns):
         result.add_column(
-            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "images") else "left"
+            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "examples") else "left"
         )
     return result
 
@@ -73,9 +73,10 @@ def data_found(data_dir: Path | None) -> Table:
     from arturo_lab.data import loading
     from arturo_lab.data.sources import DATA
 
-    result = table("Data", "data", "images", "where")
+    result = table("Data", "data", "examples", "where")
     for name, entry in DATA.items():
         place, _ = loading.find(name, data_dir)
-        where = "comes with scikit-learn" if not entry.places else str(place) if place else f"not found: arturo fetch {name}"
-        result.add_row(name, f"{entry.train_images:,}", where)
+        files = str(place) if place else f"not found: arturo fetch {name}"
+        where = files if entry.places else f"comes with {entry.comes_with}"
+        result.add_row(name, f"{entry.examples:,}" if entry.examples else "", where)
     return result

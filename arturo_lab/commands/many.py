@@ -17,7 +17,8 @@ from rich.status import Status
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
+from arturo_lab.data.loading import Source
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.pool.cost import Cost, Kind, costs_of, kind_of
@@ -76,7 +77,7 @@ def prepare(
     Args:
         extra: seconds of what comes after the trainings.
     """
-    data: dict[str, ImageData] = {}
+    data: dict[Source, Examples] = {}
     costs: dict[Kind, Cost] = {}
     groups: list[PlannedRuns] = []
     for each in sets:

@@ -16,6 +16,7 @@ from rich.console import Console
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.options import DataSource
 from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, LabError, RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers import settings
@@ -144,7 +145,7 @@ def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Pr
 
 def watched(
     config: RunConfig,
-    loaded: loading.ImageData,
+    loaded: Examples,
     folder: RunFolder,
     log: Sequence[str],
     stop: Any,
@@ -189,4 +190,6 @@ def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
 
 def say_result(folder: RunFolder, console: Console) -> None:
     assert folder.result is not None
-    console.print(f"test accuracy {folder.result['test_accuracy']:.2%}: {folder.path}", soft_wrap=True, highlight=False)
+    metric = TASKS[folder.config.task].metric
+    value = folder.result.get(metric.key)
+    console.print(f"test {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False)

@@ -20,7 +20,7 @@ from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.many import open_pool, shown
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
@@ -162,12 +162,12 @@ def run(options: Options, argv: Sequence[str]) -> int:
     return 0
 
 
-def plan(options: Options, studies: Sequence[Search], data: ImageData) -> Plan:
+def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
     """What the search takes at most; a study that is resumed or that gives configurations up early takes less."""
     search, effort = studies[0], options.effort
     judged, tested = search.config({}, 0, f"1/{search.folds}"), search.config({}, 0, fold=None)
     jobs = options.pool.jobs or 1
-    measure = {} if options.pool.ray is not None else {data.name: data}
+    measure = {} if options.pool.ray is not None else {TASKS[options.task].data: data}
     costs = costs_of([judged], options.file.with_suffix("") / "scratch", measure, threads_of_each(jobs))
     runs = len(studies) * effort.trial_count * search.folds * search.seeds
     longer = tested.steps_per_epoch / judged.steps_per_epoch  # a test trains on all images
@@ -220,7 +220,7 @@ def search_all(
     rows: list[Row] = []
     with (
         open_storage(url, options.study.heartbeat) as storage,
-        SearchDisplay(title, trials * len(searches) + len(crossed), console) as display,
+        SearchDisplay(title, trials * len(searches) + len(crossed), console, TASKS[first.task].metric) as display,
     ):
         for search in searches:
             rows += work(
@@ -261,17 +261,18 @@ def conclude(
     title = (
         f"{TASKS[search.task].title}, {OPTIMIZERS[search.optimizer].label}: {search.folds} folds, {search.share.epochs} epochs"
     )
-    own = [row for row in rows if not row.crossed]
-    write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space))
+    own, metric = [row for row in rows if not row.crossed], TASKS[search.task].metric
+    write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space), metric)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
 
     values = ", ".join(f"{name} {value:.4g}" for name, value in best.params.items())
-    console.print(f"best: trial {best.slot}, validation accuracy {best.score:.2%}: {values}", highlight=False, soft_wrap=True)
+    score = f"validation {metric.name} {metric.text(metric.score(best.score))}"
+    console.print(f"best: trial {best.slot}, {score}: {values}", highlight=False, soft_wrap=True)
     for line in edges(search, best):
         console.print(f"at an edge: {line}", style="bold", highlight=False, soft_wrap=True)
     if test is not None and test["params"] == best.params:
-        error = f" ± {100 * test['doubled_error']:.2f}" if test["doubled_error"] is not None else ""
-        console.print(f"test accuracy {100 * test['mean']:.2f}{error} % ({test['n']} seeds)", highlight=False)
+        error = f" ± {metric.text(test['doubled_error'])}" if test["doubled_error"] is not None else ""
+        console.print(f"test {metric.name} {metric.text(test['mean'])}{error} ({test['n']} seeds)", highlight=False)
     console.print(f"{file}; figures: {folder}", highlight=False, soft_wrap=True)
 
 

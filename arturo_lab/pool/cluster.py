@@ -115,7 +115,7 @@ class Attempt:
 class Cluster:
     """A Ray cluster that this process is connected to. Made by :func:`connected`."""
 
-    loaded: dict[str, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
+    loaded: dict[loading.Source, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
 
     def capacity(self, configs: Sequence[RunConfig]) -> int:
         """How many of these runs have room at the same time. An error if one of them never has."""

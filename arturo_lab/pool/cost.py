@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from arturo_lab.data.folds import Fold
-from arturo_lab.data.loading import ImageData
+import torch
+
+from arturo_lab.data.examples import Examples
+from arturo_lab.data.loading import Source
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import RecordError, read_run
 from arturo_lab.runs.run import open_run
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.training.epoch import EpochMetrics
-from arturo_lab.training.train import cpu_threads, train
+from arturo_lab.training.train import cpu_threads, evaluate, train
 
-BATCHES = 4  # to train on when measuring, and one more to test on; the first is a warm-up
+BATCHES = 4  # to train on when measuring; the first is a warm-up
+ROW_BYTES = 600  # of metrics.jsonl, per epoch
 MEASURING_SECONDS = 60.0  # after so long, further optimizers of a task are taken to cost what the measured ones do
 
 Kind = tuple[str, str]  # a task and an optimizer: within one command such runs differ in nothing but the seed
@@ -63,44 +65,53 @@ def recorded(config: RunConfig, out: Path) -> Cost | None:
     return Cost(sum(seconds), seconds[1], sizes.get("checkpoint.pt", 0), written / len(rows))
 
 
-def measured(config: RunConfig, data: ImageData, threads: int | None = None) -> Cost:
+def measured(config: RunConfig, data: Examples, threads: int | None = None) -> Cost:
     """Train on a few batches, in a folder that is removed afterwards. The network is not compiled for it.
 
     Args:
         threads: of the process that will train, unless the config says how many it wants.
     """
-    whole = config.training_images
-    parts, batch = BATCHES + 1, config.batch_size
-    short = config.changed(epochs=1, compile=False, parallel=None)
-    if parts * batch <= (config.share.subset or len(data.train_labels)) and BATCHES * batch < whole:
-        short = short.changed(subset=parts * batch, fold=f"1/{parts}")
+    short = config.changed(compile=False, parallel=None)
     ends: list[float] = []
-    epochs: list[EpochMetrics] = []
     with (
         tempfile.TemporaryDirectory(prefix="arturo-cost-") as scratch,
-        cpu_threads(threads),
+        cpu_threads(config.machine.threads or TASKS[config.task].threads or threads),
         open_run(Path(scratch), short) as folder,
     ):
-        train(short, data, epochs.append, lambda metrics: ends.append(time.perf_counter()), run=folder)
+        try:
+            train(
+                short,
+                data,
+                on_step=lambda metrics: ends.append(time.perf_counter()),
+                run=folder,
+                stop=lambda: len(ends) >= BATCHES,
+            )
+        except KeyboardInterrupt:
+            if len(ends) < BATCHES:  # the user's
+                raise
         sizes = {path.name: path.stat().st_size for path in folder.path.iterdir()}
-    (epoch,) = epochs
-    step = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else epoch.seconds
-    test = epoch.seconds_test * tested_images(config, data) / tested_images(short, data)
-    rows = config.steps_per_epoch * sizes["steps.jsonl"] / len(ends) + sizes["metrics.jsonl"]
+        test = seconds_of_test(short, data)
+    step = (ends[-1] - ends[0]) / max(len(ends) - 1, 1)
+    rows = config.steps_per_epoch * sizes["steps.jsonl"] / len(ends) + ROW_BYTES
     return Cost(config.steps_per_epoch * step + test, test, sizes["checkpoint.pt"], rows)
 
 
-def tested_images(config: RunConfig, data: ImageData) -> int:
-    images = config.share.subset or len(data.train_labels)
-    if config.share.fold is None:
-        return len(data.test_labels)
-    return images - Fold.parse(config.share.fold).training_images(images)
+def seconds_of_test(config: RunConfig, data: Examples) -> float:
+    """What the test of an epoch takes, from one batch of it."""
+    task, device = TASKS[config.task], torch.device(config.machine.device)
+    data = data.subset(config.share.subset).fold(config.share.fold)
+    model = task.model().to(device)
+    batch = min(config.batch_size, len(data.test_targets))
+    inputs, targets = data.test_inputs[:batch].to(device), data.test_targets[:batch].to(device)
+    began = time.perf_counter()
+    evaluate(model, inputs, targets, task)
+    return (time.perf_counter() - began) * len(data.test_targets) / batch
 
 
 def costs_of(
     configs: Sequence[RunConfig],
     out: Path,
-    data: Mapping[str, ImageData],
+    data: Mapping[Source, Examples],
     threads: int | None = None,
     on_measuring: Callable[[RunConfig], None] = lambda config: None,
 ) -> dict[Kind, Cost]:
@@ -109,7 +120,7 @@ def costs_of(
     Args:
         configs: the runs.
         out: where their folders are; what they recorded is believed.
-        data: by name; without a data set nothing is measured on it.
+        data: by its source; without a data set nothing is measured on it.
         threads: see :func:`measured`.
         on_measuring: called before each measurement.
     """

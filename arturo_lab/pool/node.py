@@ -16,7 +16,7 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 import arturo
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import RunError
 from arturo_lab.pool.status import RunStatus, failed
 from arturo_lab.pool.workers import train_one
@@ -81,10 +81,10 @@ class Line:
         return self.stopping
 
 
-kept: dict[ObjectRef[Any], ImageData] = {}  # one data set: tasks of a process come one after the other
+kept: dict[ObjectRef[Any], Examples] = {}  # one data set: tasks of a process come one after the other
 
 
-def images_of(ref: ObjectRef[Any], line: Line) -> ImageData:
+def images_of(ref: ObjectRef[Any], line: Line) -> Examples:
     if ref not in kept:
         kept.clear()
         kept[ref] = line.fetch(ref)
@@ -113,7 +113,7 @@ def train_there(order: Order, mailbox: Any) -> tuple[RunStatus, Files | None]:
         line.thread.shutdown()
 
 
-def train_patiently(order: Order, images: ImageData, line: Line) -> RunStatus:
+def train_patiently(order: Order, images: Examples, line: Line) -> RunStatus:
     """In the folder itself, as soon as nobody else is in it."""
     until = time.monotonic() + order.lock_seconds
     while True:
@@ -125,7 +125,7 @@ def train_patiently(order: Order, images: ImageData, line: Line) -> RunStatus:
         time.sleep(0.5)
 
 
-def train_and_send(order: Order, images: ImageData, scratch: Path, line: Line) -> tuple[RunStatus, Files]:
+def train_and_send(order: Order, images: Examples, scratch: Path, line: Line) -> tuple[RunStatus, Files]:
     """In a folder of this node, whose files go back with every checkpoint."""
     folder = scratch / order.config.task / order.config.name
     folder.mkdir(parents=True)

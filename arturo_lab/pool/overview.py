@@ -22,6 +22,7 @@ from arturo_lab.pool.cost import Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks.catalog import TASKS
 
 LOG_SECONDS = 60.0  # between two lines about all runs, where there is no terminal
 
@@ -104,7 +105,8 @@ def table(task: str, runs: Sequence[RunStatus]) -> Table:
     """Optimizers by seeds."""
     seeds = sorted({status.config.seed for status in runs})
     result = Table(title=task, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    result.add_column("accuracy [%]", style="dim", no_wrap=True)
+    metric = TASKS[task].metric
+    result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim", no_wrap=True)
     for seed in seeds:
         result.add_column(f"seed {seed}", justify="right", no_wrap=True)
     by_optimizer: dict[str, dict[int, RunStatus]] = {}
@@ -116,15 +118,16 @@ def table(task: str, runs: Sequence[RunStatus]) -> Table:
 
 
 def cell(status: RunStatus) -> Text:
-    """A run in a few letters: its accuracy when it is over, its epochs while it runs.
+    """A run in a few letters: its metric when it is over, its epochs while it runs.
 
     Example:
         >>> config = RunConfig.for_task("digits-mlp", "sgd")
         >>> [cell(RunStatus(config, "training", 3.4)).plain, cell(RunStatus(config, "finished", 25.0, 0.9722)).plain]
         ['3/25', '97.22']
     """
-    if status.state == "finished" and status.accuracy is not None:
-        return Text(f"{100 * status.accuracy:.2f}", "dim" if status.reused else "green")
+    if status.state == "finished" and status.value is not None:
+        shown = TASKS[status.config.task].metric.text(status.value).removesuffix("%")
+        return Text(shown, "dim" if status.reused else "green")
     if status.state == "training":
         return Text(f"{status.epochs:.0f}/{status.config.epochs}", "bold cyan")
     if status.state == "waiting":
@@ -137,14 +140,15 @@ def line(status: RunStatus) -> str:
 
     Example:
         >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722))
-        'digits-mlp, SGD, seed 2: finished, test accuracy 97.22 %'
+        'digits-mlp, SGD, seed 2: finished, test accuracy 97.22%'
     """
     config = status.config
     words = status.message or status.state
     if status.state == "failed" and status.message:
         words = f"failed: {status.message}"
-    if status.state == "finished" and status.accuracy is not None:
-        words += f", test accuracy {100 * status.accuracy:.2f} %"
+    if status.state == "finished" and status.value is not None:
+        metric = TASKS[config.task].metric
+        words += f", test {metric.name} {metric.text(status.value)}"
     return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
 
 

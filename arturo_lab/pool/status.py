@@ -12,6 +12,7 @@ from pathlib import Path
 from arturo_lab.errors import LabError
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import RecordError, read_run
+from arturo_lab.tasks.catalog import TASKS
 
 OVER = ("finished", "diverged")
 
@@ -23,7 +24,7 @@ class RunStatus:
     config: RunConfig
     state: str  # waiting, training, finished, diverged, stopped (can be resumed), failed
     epochs: float = 0.0  # done, including the fraction of the current one
-    accuracy: float | None = None  # test accuracy after the last whole epoch
+    value: float | None = None  # of the task's metric after the last whole epoch
     seconds: float | None = None  # that an epoch takes, its test included
     reused: bool = False  # it was over before
     message: str = ""  # why it failed, or starts again
@@ -72,7 +73,7 @@ class RunQueue:
             self.waiting.appendleft(config)
         else:
             state, what = "failed", f"{attempts} times; run the same command again to resume {where}"
-        self.update(RunStatus(config, state, math.floor(before.epochs), before.accuracy, message=f"{how}; {what}"))
+        self.update(RunStatus(config, state, math.floor(before.epochs), before.value, message=f"{how}; {what}"))
 
     def last(self) -> list[RunStatus]:
         return list(self.latest.values())
@@ -93,7 +94,7 @@ def status_of(config: RunConfig, out: Path) -> RunStatus:
         config,
         state,
         float(len(record.rows)),
-        record.rows[-1].get("test_accuracy") if record.rows else None,
+        record.rows[-1].get(TASKS[config.task].metric.key) if record.rows else None,
         sum(taken) / len(taken) if taken else None,
         reused=state in OVER,
     )

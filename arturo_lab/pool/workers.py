@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from arturo_lab.data import loading
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.pool.status import RunQueue, RunStatus, failed, status_of
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.run import open_run
@@ -197,7 +197,7 @@ def work(
 
 def train_one(
     config: RunConfig,
-    loaded: ImageData,
+    loaded: Examples,
     out: Path,
     checkpoint_seconds: float | None,
     tell: Callable[[RunStatus], object],
@@ -214,17 +214,17 @@ def train_one(
             nonlocal said
             if (now := time.monotonic()) - said >= SAYS_EVERY:
                 said = now
-                tell(RunStatus(config, "training", metrics.step / config.steps_per_epoch, last.accuracy, last.seconds))
+                tell(RunStatus(config, "training", metrics.step / config.steps_per_epoch, last.value, last.seconds))
 
         def on_epoch(metrics: EpochMetrics) -> None:
             nonlocal last
             taken = metrics.seconds + metrics.seconds_test
-            last = RunStatus(config, "training", float(metrics.epoch), metrics.test_accuracy, taken)
+            last = RunStatus(config, "training", float(metrics.epoch), metrics.value(TASKS[config.task].metric.name), taken)
             tell(last)
 
         try:
             train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
         except KeyboardInterrupt:
-            return RunStatus(config, "stopped", last.epochs, last.accuracy, last.seconds)
+            return RunStatus(config, "stopped", last.epochs, last.value, last.seconds)
         assert folder.result is not None
-        return RunStatus(config, folder.result["status"], last.epochs, last.accuracy, last.seconds)
+        return RunStatus(config, folder.result["status"], last.epochs, last.value, last.seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import torch
 
 from arturo_lab import fields
+from arturo_lab.data import loading
 from arturo_lab.data.folds import Fold
-from arturo_lab.data.sources import DATA
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers import settings as optimizer_settings
 from arturo_lab.optimizers.catalog import OPTIMIZERS
@@ -22,6 +21,7 @@ from arturo_lab.registry import unknown
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.schedules import SCHEDULES, Schedule
 
 FORMAT = 2  # of a run folder: what the keys of config.json and the entries of checkpoint.pt mean
 
@@ -59,11 +59,11 @@ class RunConfig:
         for key in ("epochs", "batch_size"):
             if getattr(self.share, key) is None:
                 raise ConfigError(f"{key}: must be an integer >= 1, got None")
-        subset, fold, images = self.share.subset, self.share.fold, DATA[TASKS[self.task].data].train_images
-        if subset is not None and subset > images:
-            raise ConfigError(f"subset: {self.task} has {images} training images, got {subset}")
-        if fold is not None and (parts := Fold.parse(fold).parts) > (subset or images):
-            raise ConfigError(f"fold: {subset or images} training images cannot be {parts} parts")
+        subset, fold = self.share.subset, self.share.fold
+        if subset is not None and subset > (examples := loading.count(TASKS[self.task].data)):
+            raise ConfigError(f"subset: {self.task} has {examples} training examples, got {subset}")
+        if fold is not None and (parts := Fold.parse(fold).parts) > (examples := self._examples):
+            raise ConfigError(f"fold: {examples} training examples cannot be {parts} parts")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         entry = OPTIMIZERS[self.optimizer]
@@ -98,14 +98,17 @@ class RunConfig:
         """
         if surplus := [name for name in options if name not in (*fields.names(Share), *fields.names(Machine))]:
             raise TypeError(f"for_task() has no option {surplus[0]!r}")
-        default = TASKS[task]
+        default, entry = TASKS[task], OPTIMIZERS[optimizer]
         options["epochs"] = default.epochs if epochs is None else epochs
         if options.get("batch_size") is None:
             options["batch_size"] = default.batch_size
+        if entry.schedule is not None:
+            options["schedule"] = None  # one that brings a schedule is not defined with another
         share, machine = fields.nested(Share, options), fields.nested(Machine, options)
-        images = DATA[default.data].train_images if share.subset is None else share.subset
-        if share.fold is not None:
-            images = Fold.parse(share.fold).training_images(images)
+        images = 0
+        if entry.from_images is not None:  # to count may take as long as to read
+            images = loading.count(default.data) if share.subset is None else share.subset
+            images = images if share.fold is None else Fold.parse(share.fold).training_images(images)
         return cls(task, optimizer, seed, optimizer_settings.resolve(optimizer, task, images, overrides), share, machine)
 
     def changed(self, **values: Any) -> RunConfig:
@@ -152,12 +155,27 @@ class RunConfig:
     @property
     def training_images(self) -> int:
         """That it trains on: of the subset, without the fold that is held out."""
-        images = self.share.subset or DATA[TASKS[self.task].data].train_images
-        return images if self.share.fold is None else Fold.parse(self.share.fold).training_images(images)
+        return self._examples if self.share.fold is None else Fold.parse(self.share.fold).training_images(self._examples)
+
+    @property
+    def _examples(self) -> int:
+        return self.share.subset or loading.count(TASKS[self.task].data)
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(self.training_images / self.batch_size)
+        task = TASKS[self.task]
+        return task.epoch_steps or task.steps(self.training_images, self.batch_size)
+
+    @property
+    def lr_schedule(self) -> Schedule:
+        """The run's, else the optimizer's, else the task's."""
+        chosen = self.share.schedule
+        return SCHEDULES[chosen] if chosen else OPTIMIZERS[self.optimizer].schedule or TASKS[self.task].schedule
+
+    @property
+    def lr_warmup(self) -> float:
+        """The run's, else the optimizer's."""
+        return OPTIMIZERS[self.optimizer].warmup if self.share.warmup is None else self.share.warmup
 
     @property
     def key(self) -> str:

@@ -5,7 +5,7 @@
     metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics)
     steps.jsonl        a row per step (arturo_lab.training.epoch.StepMetrics)
     checkpoint.pt      to resume from; weights under "model"
-    result.json        when it is over: status, test_accuracy, test_loss, train_loss, epochs, seconds
+    result.json        when it is over: status, the metric that counts, test_loss and others, train_loss, epochs, seconds
 
 Rows are appended before the checkpoint that counts them. A process may die at any point: rows beyond the checkpoint are cut
 off when the run is resumed, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
@@ -32,6 +32,7 @@ from arturo_lab.runs.config import FORMAT, RunConfig
 from arturo_lab.runs.environment import environment
 from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row, from_row
 
 NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to train it again"
@@ -106,11 +107,11 @@ class RunFolder:
 
     def finish(self, status: str, history: Sequence[EpochMetrics]) -> None:
         """Write result.json: the last epoch's numbers."""
-        row = as_row(history[-1])
+        row, metric = as_row(history[-1]), TASKS[self.config.task].metric
         self.result = {
             "status": status,
-            "test_accuracy": row["test_accuracy"],
-            "test_loss": row["test_loss"],
+            "metric": {**metric.described(), "value": row[metric.key]},
+            **{key: row[key] for key in row if key.startswith("test_")},
             "train_loss": row["train_loss"],
             "epochs": len(history),
             "seconds": row["wall_seconds"],

@@ -13,6 +13,7 @@ import optuna
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.environment import environment
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.outcome import Row, edges, estimate, spread
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.trial import Trainer
@@ -22,9 +23,10 @@ def tested(search: Search, best: Row, seeds: int, trainer: Trainer, out: Path) -
     """Train the winner on all training images with the seeds 0, 1, ... and look at the test images: the only time."""
     settings = search.space.settings(best.params)
     judged = trainer([search.config(settings, seed, fold=None) for seed in range(seeds)], out)
-    accuracies = [run.accuracy for run in judged]
+    metric = TASKS[search.task].metric
+    values = [metric.score(run.score) for run in judged]
     lost = sum(run.diverged for run in judged)
-    return {**estimate(accuracies), "accuracies": accuracies, "diverged": lost, "params": best.params}
+    return {**estimate(values), "values": values, "diverged": lost, "params": best.params}
 
 
 def tested_before(file: Path) -> dict[str, Any] | None:
@@ -67,7 +69,8 @@ def config_file(
         "params": best.params,
         "study": best.study,
         "trial": best.slot,
-        "validation": estimate(best.scores),
+        "metric": TASKS[search.task].metric.described(),
+        "validation": estimate([TASKS[search.task].metric.score(score) for score in best.scores]),
         "edges": edges(search, best),
         "between_studies": spread(rows),
         "crossed": crossed,

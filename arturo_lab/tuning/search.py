@@ -10,10 +10,11 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.outcome import Row
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.study import OVER, Storage, counted, fill, next_trial, slot_values
-from arturo_lab.tuning.trial import WORST, Trainer, judge
+from arturo_lab.tuning.trial import Trainer, judge
 
 PATIENCE = 0.5  # seconds between two looks at what other workers do
 
@@ -84,7 +85,7 @@ def row(search: Search, trial: FrozenTrial) -> Row:
     scores = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
     diverged = bool(trial.user_attrs.get("diverged"))
     state = "diverged" if diverged else "pruned" if trial.state == TrialState.PRUNED else "complete"
-    score = WORST if diverged else statistics.fmean(scores)
+    score = TASKS[search.task].metric.worst if diverged else statistics.fmean(scores)
     taken = trial.duration.total_seconds() if trial.duration is not None else 0.0
     slot, quasi_random = trial.user_attrs["slot"], bool(trial.user_attrs.get("quasi_random"))
     return Row(search.study, slot, state, score, scores, dict(trial.params), quasi_random, round(taken, 2))

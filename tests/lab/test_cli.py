@@ -39,7 +39,7 @@ def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str],
         ("compare digits-mlp --jobs 0", "arturo: jobs: must be an integer >= 1, got 0"),
         ("compare digits-mlp --target 90", "arturo: target: must be above 0 and at most 1, such as 0.9, got 90"),
         ("compare digits-mlp --epochs 0", "arturo: epochs: must be an integer >= 1, got 0"),
-        ("compare digits-mlp --subset 5000", "arturo: subset: digits-mlp has 1437 training images, got 5000"),
+        ("compare digits-mlp --subset 5000", "arturo: subset: digits-mlp has 1437 training examples, got 5000"),
         ("compare digits-mlp --set lr=0.1", "arturo: set: expected OPTIMIZER.name=value, got 'lr=0.1'"),
         ("compare digits-mlp --set sgdd.lr=0.1", "arturo: set: unknown name 'sgdd'; did you mean sgd"),
         (

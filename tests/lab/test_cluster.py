@@ -106,7 +106,7 @@ def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, clus
     assert sorted(config.name for config in ended) == sorted(config.name for config in wanted)  # each of them once
     for config, status in zip(wanted, last, strict=True):
         rows = numbers(config, tmp_path)
-        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.accuracy
+        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.value
     assert not list(tmp_path.glob(".ray-*"))
     assert print.__module__ == "builtins"  # Ray would have its own
 

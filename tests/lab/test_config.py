@@ -21,7 +21,7 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"optimizer": "AdamWW"}, "optimizer: unknown name 'AdamWW'; did you mean adamw"),
         (
             {"optimizer": "kfac"},
-            "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, adaarturo, adaarturo-diagonal, arturo",
+            "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, adamw-warmup, adaarturo, adaarturo-diagonal, arturo",
         ),
         ({"seed": -1}, "seed: must be an integer >= 0, got -1"),
         ({"seed": 2**63}, "seed: must be below"),
@@ -30,7 +30,7 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"epochs": True}, "epochs: must be an integer >= 1, got True"),
         ({"batch_size": 2.5}, "batch_size: must be an integer >= 1, got 2.5"),
         ({"subset": 0}, "subset: must be an integer >= 1, got 0"),
-        ({"subset": 1438}, "subset: digits-mlp has 1437 training images, got 1438"),
+        ({"subset": 1438}, "subset: digits-mlp has 1437 training examples, got 1438"),
         ({"threads": 0}, "threads: must be an integer >= 1, got 0"),
         ({"settings": None}, "settings: must be a dict, got None"),
         ({"amp": "bf61"}, "amp: unknown name 'bf61'; did you mean bf16"),
@@ -88,6 +88,8 @@ def test_key_is_fixed_and_sees_every_field() -> None:
         {"fold": "1/8"},
         {"parallel": "fsdp2"},
         {"channels_last": True},
+        {"schedule": "constant"},
+        {"warmup": 0.1},
     ]
     assert {key for change in changes for key in change} | {"format"} == set(fixed.to_json())
     keys = {fixed.key} | {fixed.changed(**change).key for change in changes}

@@ -44,7 +44,7 @@ def _noisy_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Dropout(0.1), models.digits_mlp(), nn.BatchNorm1d(10))
 
-    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, pixels=Pixels(crop="zero", flip=True)))
+    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, inputs=Pixels(crop="zero", flip=True)))
 
 
 def config(optimizer: str = "sgd", epochs: int = 3, subset: int = 96, **options: Any) -> RunConfig:
@@ -102,6 +102,7 @@ def test_files_and_keys(tmp_path: Path) -> None:
     last = record.rows[-1]
     assert record.result == {
         "status": "finished",
+        "metric": {"name": "test_accuracy", "unit": "fraction", "better": "higher", "value": last["test_accuracy"]},
         "test_accuracy": last["test_accuracy"],
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],
@@ -139,7 +140,8 @@ def test_weights_in_the_checkpoint_give_the_result(optimizer: str, tmp_path: Pat
     model = TASKS["noisy"].model()
     model.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
     result = read_run(folder).result
-    assert evaluate(model, DIGITS.test_images, DIGITS.test_labels) == (result["test_loss"], result["test_accuracy"])
+    measured = evaluate(model, DIGITS.test_inputs, DIGITS.test_targets, TASKS["digits-mlp"])
+    assert measured == {"loss": result["test_loss"], "accuracy": result["test_accuracy"]}
 
 
 # Death and what comes after

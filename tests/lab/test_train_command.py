@@ -197,7 +197,7 @@ def test_download_before_training(
         ("--set lrr=1", "set: unknown name 'lrr'; did you mean lr?"),
         ("--set lr=fast", "set lr: must be a number, got 'fast'"),
         ("--subset 0", "subset: must be an integer >= 1, got 0"),
-        ("--subset 2000", "subset: digits-mlp has 1437 training images, got 2000"),
+        ("--subset 2000", "subset: digits-mlp has 1437 training examples, got 2000"),
         ("--batch-size -1", "batch_size: must be an integer >= 1, got -1"),
         ("--epochs -3", "epochs: must be an integer >= 1, got -3"),
         ("--seed -1", "seed: must be an integer >= 0, got -1"),

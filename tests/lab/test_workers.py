@@ -61,14 +61,12 @@ def test_two_at_once_then_nothing_left_to_do(tmp_path: Path, monkeypatch: pytest
     assert len(multiprocessing.active_children()) == 0
     for config, status in zip(configs(), last, strict=True):
         rows = numbers(config, tmp_path)
-        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.accuracy
+        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.value
 
     before = files(tmp_path)
     monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
     again = train_all(configs(), tmp_path, jobs=2)
-    assert [(status.state, status.reused, status.accuracy) for status in again] == [
-        ("finished", True, n.accuracy) for n in last
-    ]
+    assert [(status.state, status.reused, status.value) for status in again] == [("finished", True, n.value) for n in last]
     assert files(tmp_path) == before
 
 

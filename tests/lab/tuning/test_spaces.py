@@ -95,7 +95,7 @@ def test_paper_protocol_is_the_papers() -> None:
         ({"optimizer": "adm"}, r"^optimizer: unknown name 'adm'"),
         ({"folds": 1}, r"^folds: must be an integer >= 2, got 1"),
         ({"seeds": 0}, r"^seeds: must be an integer >= 1, got 0"),
-        ({"share": Share(1, 32, subset=5000)}, r"^subset: digits-mlp has 1437 training images, got 5000"),
+        ({"share": Share(1, 32, subset=5000)}, r"^subset: digits-mlp has 1437 training examples, got 5000"),
         ({"protocol": "unfair"}, r"^protocol: unknown name 'unfair'; did you mean fair"),
     ],
 )

@@ -44,7 +44,7 @@ def shown(image: Tensor) -> bytes:
 def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is evaluated while it searches is a training image; the test set is seen for the winner alone."""
     digits = loading.load("digits")
-    training, test = set(map(shown, digits.train_images)), set(map(shown, digits.test_images))
+    training, test = set(map(shown, digits.train_inputs)), set(map(shown, digits.test_inputs))
     assert training.isdisjoint(test)
     looks: list[bool] = []
     real = train.evaluate
@@ -78,7 +78,7 @@ def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert looks == [] and read_config_file(file).search["test"] == found.search["test"]
 
     assert cli.main(["train", "digits-mlp", "--config", str(file), "--out", str(tmp_path / "runs")]) == 0
-    assert f"{found.search['test']['accuracies'][0]:.2%}" in capsys.readouterr().out  # the same training
+    assert f"{found.search['test']['values'][0]:.2%}" in capsys.readouterr().out  # the same training
 
 
 def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.Captu
             "the test set has been used for an earlier winner" in (out := capsys.readouterr().out)
             and "test accuracy" not in out
         )
-        assert read_config_file(file).search["test"]["accuracies"] == tested["accuracies"]
+        assert read_config_file(file).search["test"]["values"] == tested["values"]
         assert list((tmp_path / "sgd" / "test").rglob("config.json")) == folders
     assert cli.main(["tune-report", str(file), "--out", str(tmp_path)]) == 0
     assert "| of an earlier winner |" in (tmp_path / "tuning.md").read_text()
