@@ -9,9 +9,12 @@ Which diagonal that is, of the Hessian or of the Gauss-Newton matrix, exact or e
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from arturo.surrogates.averages import averaged
+from arturo.surrogates.averages import averaged, intercept, no_average
+from arturo.surrogates.surrogate import Observation, Surrogate, Tensors
 
 
 def diagonal_update(
@@ -26,3 +29,13 @@ def diagonal_update(
         (tensor([2.]), tensor([-1.]))
     """
     return averaged(a, h, seen, w_h), averaged(grad_avg, g, seen, w_g)
+
+
+def _observe(a: Tensor, b: Tensor, memory: Tensors, at: Observation, k: Any) -> Tensors:
+    (grad_avg,) = memory
+    assert at.h is not None and at.weights is not None
+    a, grad_avg = diagonal_update(a, grad_avg, at.g, at.h, at.seen, *at.weights)
+    return a, intercept(a, grad_avg, at.m), grad_avg
+
+
+DIAGONAL = Surrogate(("grad_avg",), no_average, _observe, keeps_averages=True)
