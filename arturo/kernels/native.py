@@ -86,7 +86,7 @@ def say_once_that_it_is_missing() -> None:
     """A warning, once per process."""
     warnings.warn(
         "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so steps fall back to the eager kernel: "
-        "the same, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
+        "the same, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for one "
         "made by torch.compile, or fused=False to do without this message",
         stacklevel=2,
     )
