@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from arturo import checkpoint, sampling, sharding
+from arturo import checkpoint, sharding
 from arturo.advice import Advice
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ARTURO, DEFAULT_CURVATURE, FOREIGN, agree, refuse_foreign
 from arturo.numbers import DeviceNumbers, HostNumbers
+from arturo.posterior import sampling
 from arturo.rows import batches_of
 from arturo.state import initial_state
 from arturo.step import take_step

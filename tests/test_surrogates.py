@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_arturo import ReferenceArturo
 
 from arturo import Arturo
 from arturo.kernels import native
-from arturo.reference import ReferenceArturo
 
 COSINE = functools.partial(map, torch.cos)  # a diagonal that pickles, depends on the weights and has both signs
 SURROGATES = {"adam": "adam", "function": COSINE}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from arturo.surrogates.averages import averaged, intercept, no_average
@@ -23,7 +24,6 @@ def diagonal_update(
     r"""The new ``a`` :math:`= \hat h_t` and ``grad_avg`` :math:`= \hat g_t`.
 
     Example:
-        >>> import torch
         >>> one = torch.ones(1)
         >>> diagonal_update(one, one, -3 * one, 5 * one, torch.tensor([True]), torch.tensor(0.5), torch.tensor(0.25))
         (tensor([2.]), tensor([-1.]))
@@ -33,8 +33,9 @@ def diagonal_update(
 
 def _observe(a: Tensor, b: Tensor, memory: Tensors, at: Observation, k: Any) -> Tensors:
     (grad_avg,) = memory
-    assert at.h is not None and at.weights is not None
-    a, grad_avg = diagonal_update(a, grad_avg, at.g, at.h, at.seen, *at.weights)
+    assert at.weights is not None
+    h = torch.zeros_like(a) if at.h is None else at.h  # lr = 0 in a tensor: none was asked for, and every write is masked
+    a, grad_avg = diagonal_update(a, grad_avg, at.g, h, at.seen, *at.weights)
     return a, intercept(a, grad_avg, at.m), grad_avg
 
 
