@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from arturo import loss_scale
+from arturo.dual import DualSolution
 from arturo.kernels import DeviceSweep, Sweep
 from arturo.kernels.batch import Row
 from arturo.kernels.choice import device_sweep, host_sweep
@@ -44,14 +45,10 @@ class HostNumbers:
         taken: list[float] = torch.stack(list(steps)).tolist() if steps else []
         return taken
 
-    def lr(self, lr: Scalar) -> float:
-        """What a schedule's rounding left below 0 is 0."""
+    def lr(self, lr: Scalar) -> Scalar:
+        """What a schedule's rounding left below 0 is 0, and takes no part."""
         value = float(lr)
         return value if value > 0 else 0.0
-
-    def is_off(self, lr: Scalar) -> bool:
-        """Whether a group with this lr takes no part."""
-        return not float(lr) > 0
 
     def number(self, x: Any) -> float:
         """One of these numbers."""
@@ -60,18 +57,25 @@ class HostNumbers:
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return x if condition else y
 
-    def sqrt(self, x: Any) -> float:
-        return math.sqrt(x)
+    def factor(self, e: Any, bound: Any) -> Any:
+        """f = sqrt(e / B)."""
+        return math.sqrt(e / bound)
 
-    def largest(self, values: Sequence[Any]) -> float:
-        return float(max(values))
+    def largest(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        """The largest of the groups' bounds; and the same as something to divide by."""
+        largest = float(max(values))
+        return largest, largest
 
-    def previous(self, rows: Sequence[Row]) -> tuple[Any, Any]:
+    def last_eta(self, rows: Sequence[Row]) -> tuple[Any, Any]:
         """1 and the multiplier of the first parameter that has taken a step, or 0 and 0."""
         for row in rows:
             if not row.first:
                 return 1.0, float(row.eta)
         return 0.0, 0.0
+
+    def mean_eta(self, count: Any, eta: Any) -> Any:
+        """The mean over the processes that know one, mostly one and the same; inf if none does."""
+        return eta / count if count else math.inf
 
     def scale_sums(self, batches: Sequence[Batch], live: Sequence[Batch], lrs: Sequence[Scalar]) -> tuple[Any, ...]:
         """Sum of squares and count of this step's gradients, 1 if some state has the unit of the loss, and that unit."""
@@ -81,12 +85,13 @@ class HostNumbers:
         squares, count = loss_scale.gradient_sums([row for batch in live for row in batch.rows], CPU).tolist()
         return squares, count, 0.0, 0.0
 
-    def unit(self, squares: Any, count: Any, known: Any, scale: Any, step: Callable[[], Scalar]) -> Any:
-        """The unit of the loss (:mod:`arturo.loss_scale`), 0 as long as it is open."""
+    def unit(self, squares: Any, count: Any, known: Any, scale: Any, step: Callable[[], Scalar]) -> tuple[Any, Any]:
+        """The unit of the loss (:mod:`arturo.loss_scale`), 0 as long as it is open; and the same as something to divide by."""
         if known:
-            return scale / known
+            return scale / known, scale / known
         sums = torch.tensor([squares, count], dtype=torch.float64)
-        return loss_scale.unit(sums[0], sums[1], step()).item()
+        unit = loss_scale.unit(sums[0], sums[1], step()).item()
+        return unit, unit or 1.0
 
     def settle(self, batch: Batch, lr: Scalar, unit: Any, known: Any) -> None:
         """Write the unit down where there is none; ``known`` is 0 where this process did not have it."""
@@ -108,17 +113,24 @@ class HostNumbers:
     def sums(self, tables: list[Tensor], columns: int) -> Sequence[Any]:
         """The columns' sums over all lines of all tables, correctly rounded; over all processes, too."""
         lines = torch.cat(tables).tolist() if tables else []
-        return self.total([math.fsum(column) for column in zip(*lines, strict=True)] if lines else [0.0] * columns)
+        sums = [math.fsum(column) for column in zip(*lines, strict=True)] if lines else [0.0] * columns
+        return sums if self.shards is None else self.total(sums)
 
     def masked(self, table: Tensor, alive: Tensor | None) -> Tensor:
         """What a sweep's sums count for."""
         return table
 
-    def move(self, sweep: Sweep, s_w: Any, eta_w: Any, factor: Any, moving: Any, alive: Tensor | None) -> Tensor:
-        return sweep.move(s_w, eta_w, factor)
+    def move(
+        self, sweep: Sweep, s_w: Any, eta_w: Any, solution: DualSolution, factor: Any, moving: Any, alive: Tensor | None
+    ) -> Tensor:
+        """``factor`` times the step, and one step more in the books."""
+        sums = sweep.move(s_w, eta_w, factor)
+        sweep.count(solution.eta)
+        return sums
 
-    def count(self, sweep: Sweep, eta: Any, moving: Any, alive: Tensor | None) -> None:
-        sweep.count(eta)
+    def report(self, solution: DualSolution, kl: Any, bound: Any, previous: Any, moving: Any, missing: Any) -> list[Any]:
+        """The fields of :class:`arturo.StepInfo`."""
+        return [solution.eta, kl, bound, solution.evaluations, solution.active, missing]
 
 
 class DeviceNumbers:
@@ -135,12 +147,9 @@ class DeviceNumbers:
 
     def lr(self, lr: Scalar) -> Scalar:
         if not isinstance(lr, Tensor):
-            return lr
+            return lr if lr > 0 else 0.0
         lr = lr.reshape(()).to(device=self.like.device, dtype=self.like.dtype)
         return torch.where(lr > 0, lr, 0.0)
-
-    def is_off(self, lr: Scalar) -> bool:
-        return not isinstance(lr, Tensor) and not lr > 0
 
     def number(self, x: Any) -> Tensor:
         """One of the host is filled in: a copy from there could not be captured in a graph."""
@@ -149,18 +158,22 @@ class DeviceNumbers:
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return torch.where(condition, x, y)
 
-    def sqrt(self, x: Any) -> Tensor:
-        return torch.sqrt(x)
+    def factor(self, e: Any, bound: Any) -> Any:
+        return torch.sqrt(self.number(e) / bound)
 
-    def largest(self, values: Sequence[Any]) -> Tensor:
-        return torch.stack(list(values)).amax()
+    def largest(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        largest = torch.stack([self.number(x) for x in values]).amax()
+        return largest, torch.where(largest > 0, largest, 1.0)
 
-    def previous(self, rows: Sequence[Row]) -> tuple[Any, Any]:
+    def last_eta(self, rows: Sequence[Row]) -> tuple[Any, Any]:
         if not rows:
             return self.like.new_zeros(()), self.like.new_zeros(())
         began = torch.stack([row.step.to(self.like.device) for row in rows]) > 0
         etas = torch.stack([row.eta.to(self.like.device) for row in rows]).to(self.like.dtype)
         return began.any().to(self.like.dtype), began.any() * _first(etas, began)
+
+    def mean_eta(self, count: Any, eta: Any) -> Any:
+        return torch.where(count > 0, eta / count.clamp(min=1), math.inf)
 
     def scale_sums(self, batches: Sequence[Batch], live: Sequence[Batch], lrs: Sequence[Scalar]) -> tuple[Any, ...]:
         scales = [scale.to(self.like.device) for batch in batches for scale in batch.scales]
@@ -173,8 +186,9 @@ class DeviceNumbers:
         squares, count = torch.stack(sums).sum(0).unbind()
         return squares, count, (known > 0).to(known.dtype), known
 
-    def unit(self, squares: Any, count: Any, known: Any, scale: Any, step: Callable[[], Scalar]) -> Any:
-        return torch.where(known > 0, scale / known.clamp(min=1), loss_scale.unit(squares, count, step()))
+    def unit(self, squares: Any, count: Any, known: Any, scale: Any, step: Callable[[], Scalar]) -> tuple[Any, Any]:
+        unit = torch.where(known > 0, scale / known.clamp(min=1), loss_scale.unit(squares, count, step()))
+        return unit, torch.where(unit > 0, unit, 1.0)
 
     def settle(self, batch: Batch, lr: Scalar, unit: Any, known: Any) -> None:
         for scale in batch.scales:
@@ -204,11 +218,18 @@ class DeviceNumbers:
         table = table.to(self.like.device)
         return table if alive is None else torch.where(alive, table, 0.0)
 
-    def move(self, sweep: DeviceSweep, s_w: Any, eta_w: Any, factor: Any, moving: Any, alive: Tensor | None) -> Tensor:
-        return sweep.move(s_w, eta_w, factor, moving if alive is None else moving & alive)
+    def move(
+        self, sweep: DeviceSweep, s_w: Any, eta_w: Any, solution: DualSolution, factor: Any, moving: Any, alive: Tensor | None
+    ) -> Tensor:
+        moving = moving if alive is None else moving & alive
+        sums = sweep.move(s_w, eta_w, solution.scale * factor, moving)
+        sweep.count(solution.eta, moving)
+        return sums
 
-    def count(self, sweep: DeviceSweep, eta: Any, moving: Any, alive: Tensor | None) -> None:
-        sweep.count(eta, moving if alive is None else moving & alive)
+    def report(self, solution: DualSolution, kl: Any, bound: Any, previous: Any, moving: Any, missing: Any) -> list[Any]:
+        eta = torch.where(moving, solution.eta, torch.where(previous.isinf(), 0.0, previous))
+        evaluations = torch.where(bound > 0, float(solution.evaluations), 0.0)
+        return [eta, torch.where(moving, kl, 0.0), bound, evaluations, moving & (eta > 0), missing]
 
 
 Numbers = HostNumbers | DeviceNumbers

@@ -20,7 +20,7 @@ from arturo.rows import batches_of
 from arturo.state import initial_state
 from arturo.step import take_step
 from arturo.step_info import StepInfo
-from arturo.surrogates import FUNCTION, diagonals, form_of
+from arturo.surrogates import FUNCTION, diagonals
 
 _DEFAULT = ARTURO.default
 
@@ -175,7 +175,7 @@ class Arturo(TrustRegionOptimizer):
                 state = self.state[p]
                 if "prec" not in state:  # there may be others' entries
                     state.update(initial_state(group, p))
-                elif form_of(state).keeps_averages == (group["surrogate"] == "kalman"):
+                elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                     raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
                 if self._info is None:
                     self._make_info(p.device)

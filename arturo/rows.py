@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,10 @@ from arturo.kernels.batch import Row
 from arturo.numbers import Numbers
 from arturo.sharding import Piece
 from arturo.state import buffer_dtype
-from arturo.surrogates import surrogate_of
+from arturo.surrogates import Surrogate, surrogate_of
+from arturo.surrogates.kalman import FACTORED
+
+WHOLE = Piece(True, (0,))
 
 
 class Batch(NamedTuple):
@@ -30,46 +33,45 @@ class Batch(NamedTuple):
 
 
 def batches_of(
-    groups: Iterable[Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
     state: Mapping[Tensor, dict[str, Any]],
     numbers: Numbers,
     diagonals: Mapping[Tensor, Tensor],
 ) -> list[Batch]:
     """The rows of all groups; every parameter with a gradient has state. ``diagonals`` are of the Hessian, by parameter."""
-    members = [(group, p) for group in groups for p in group["params"]]
-    taken = iter(numbers.taken([state[p]["step"] for _, p in members if p.grad is not None]))
-    batches, number = [], 0
-    for group in groups:
-        rows, scales, relative = [], [], group["initial_curvature"] is None
-        for p in group["params"]:
-            if p.grad is not None:
-                rows.append(row_of(group, p, state[p], next(taken), number, numbers, diagonals.get(p)))
-            if relative and p in state and "scale" in state[p]:
-                scales.append(state[p]["scale"])
-            number += 1
+    entries = [[(p, state[p]) for p in group["params"] if p.grad is not None] for group in groups]
+    taken = iter(numbers.taken([entry["step"] for own in entries for _, entry in own]))
+    number = {id(p): i for i, p in enumerate([p for group in groups for p in group["params"]])}
+    batches = []
+    for group, own in zip(groups, entries, strict=True):
+        surrogate = surrogate_of(group["surrogate"], {})
+        rows = [row_of(surrogate, p, entry, next(taken), number[id(p)], numbers, diagonals) for p, entry in own]
+        scales = []
+        if group["initial_curvature"] is None:
+            known = own if len(own) == len(group["params"]) else [(p, state[p]) for p in group["params"] if p in state]
+            scales = [entry["scale"] for _, entry in known if "scale" in entry]
         batches.append(Batch(group, rows, scales))
     return batches
 
 
 def row_of(
-    group: Mapping[str, Any],
+    surrogate: Surrogate,
     p: Tensor,
     state: Mapping[str, Any],
     taken: Any,
     number: int,
     numbers: Numbers,
-    diagonal: Tensor | None,
+    diagonals: Mapping[Tensor, Tensor],
 ) -> Row:
     """One parameter, or this process's shard of it.
 
     Args:
         taken: steps it has taken so far, a float or a 0-d tensor.
         number: its place among all parameters of the optimizer.
-        diagonal: of the Hessian.
     """
-    surrogate, grad = surrogate_of(group["surrogate"], state), p.grad
-    piece = Piece(True, (0,))
+    grad, piece, diagonal = p.grad, WHOLE, diagonals.get(p) if diagonals else None
     rounded = state["prec"].dtype == torch.bfloat16
+    surrogate = FACTORED if rounded else surrogate
     assert grad is not None
     if numbers.shards is not None:
         piece = numbers.shards.piece(p, rounded)
@@ -91,7 +93,7 @@ def row_of(
         counted=piece.counted,
         diagonal=None if diagonal is None else _as_real(diagonal).to(dtype=buffer_dtype(p), device=p.device),
     )
-    return row.as_vector()
+    return row.as_vector() if p.is_complex() or p.dim() == 0 else row
 
 
 def _as_real(h: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from arturo import loss_scale
 from arturo.bounds import bounds, decay, weight_count
 from arturo.dual import Dual, DualSolution, Evaluation
 from arturo.hyperparameters import ARTURO
-from arturo.kernels.batch import Constants
+from arturo.kernels.batch import Constants, Row
 from arturo.numbers import Numbers
 from arturo.rows import Batch
 from arturo.trust_region import Scalar, constraint
@@ -34,16 +34,12 @@ def take_step(batches: list[Batch], numbers: Numbers) -> list[Any]:
     # Fit the model  g = a mu + b:  (a, b) += K (g - a mu - b),  P <- (I - K H) P;  and C, C', C'' at a trial eta
     at = passes.observe(dual.trial)
     if passes.seen is False:  # the host knows that nothing moves; a device masks every write instead
-        return [region.last_eta(numbers), 0.0, bound, 1, False, passes.missing]
+        return [numbers.where(region.previous < math.inf, region.previous, 0.0), 0.0, bound, 1, False, passes.missing]
     # One multiplier for all weights:  C(eta) = 1/2 sum prec u^2 = bound,  u = num / (A + eta prec)
     solution = dual.solve(at, bound, passes.probe)
     # mu <- mu - f u;  prec <- (A + nu prec) / (rho + nu)
     kl = passes.move(solution)
-
-    moving = passes.moving
-    eta = numbers.where(moving, solution.eta, region.last_eta(numbers))
-    evaluations = numbers.where(region.largest > 0, float(solution.evaluations), 0.0)
-    return [eta, numbers.where(moving, kl, 0.0), region.largest, evaluations, moving & solution.active, passes.missing]
+    return numbers.report(solution, kl, region.largest, region.previous, passes.moving, passes.missing)
 
 
 class Member(NamedTuple):
@@ -65,54 +61,51 @@ class Region(NamedTuple):
     unit: Any  # of the loss
     size: Any  # weights that take part
 
-    def last_eta(self, numbers: Numbers) -> Any:
-        """The multiplier that stays where nothing moves."""
-        return numbers.where(self.previous < math.inf, self.previous, 0.0)
-
 
 def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: nobody does."""
     groups = [batch.group for batch in batches]
     alone, relative = numbers.shards is None, loss_scale.is_relative(groups)
-    live = [batch for batch in batches if (batch.rows or not alone) and not numbers.is_off(batch.group["lr"])]
+    live: list[Batch] = []
+    lrs: list[Scalar] = []
+    rows: list[Row] = []
+    for batch in batches:
+        lr = numbers.lr(batch.group["lr"])
+        if (batch.rows or not alone) and (isinstance(lr, Tensor) or lr > 0):
+            live.append(batch)
+            lrs.append(lr)
+            rows += batch.rows
     if not live:
         return None
-    lrs = [numbers.lr(batch.group["lr"]) for batch in live]
-    scales = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
-    sizes, present, (began, eta), (squares, entries, known, scale) = totals(
-        numbers,
-        [batch.size for batch in live],
-        [len(batch.rows) for batch in live],
-        numbers.previous([row for batch in live for row in batch.rows]),
-        scales,
-    )
+    sizes: Sequence[Any] = [batch.size for batch in live]
+    present: Sequence[Any] = [len(batch.rows) for batch in live]
+    last: Sequence[Any] = numbers.last_eta(rows)
+    here: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
+    scale = here
+    if not alone:
+        sizes, present, last, scale = totals(numbers, sizes, present, last, scale)
     n = weight_count(sizes, lrs)
-    each = [numbers.number(e) for e in bounds([batch.group for batch in live], lrs, n)]
+    each = bounds([batch.group for batch in live], lrs, n)
     if not alone:  # a group without a gradient anywhere has no say
-        each = [numbers.where(rows > 0, e, 0.0) for e, rows in zip(each, present, strict=True)]
-    largest = numbers.largest(each)
-    if not numbers.on_device and largest == 0:
+        each = [numbers.where(count > 0, numbers.number(e), 0.0) for e, count in zip(each, present, strict=True)]
+    largest, bound = numbers.largest(each)
+    if not isinstance(bound, Tensor) and bound == 0:
         return None
-    bound = numbers.where(largest > 0, largest, 1.0)
     members = [
-        Member(batch, lr, numbers.sqrt(e / bound))
+        Member(batch, lr, numbers.factor(e, bound))
         for batch, lr, e in zip(live, lrs, each, strict=True)
-        if numbers.on_device or e > 0
+        if isinstance(e, Tensor) or e > 0
     ]
+    unit: Any = 1.0
     if relative:
-        scale = numbers.unit(squares, entries, known, scale, lambda: loss_scale.typical_step(groups, n))
+        squares, entries, known, total = scale
+        found, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
         for member in members:
-            numbers.settle(member.batch, member.lr, scale, scales[-1])
+            numbers.settle(member.batch, member.lr, found, here[-1])
     fixed = groups[0]["eta"]  # global: the first group speaks for all
-    return Region(
-        members,
-        largest,
-        bound,
-        None if fixed is None else numbers.number(fixed),
-        previous=numbers.where(began > 0, eta / numbers.where(began > 0, began, 1.0), math.inf),
-        unit=numbers.where(scale > 0, scale, 1.0) if relative else 1.0,
-        size=n,
-    )
+    fixed = None if fixed is None else numbers.number(fixed)
+    count, eta = last
+    return Region(members, largest, bound, fixed, numbers.mean_eta(count, eta), unit, n)
 
 
 def totals(numbers: Numbers, *lists: Sequence[Any]) -> list[list[Any]]:
@@ -134,7 +127,7 @@ class Passes:
     """The passes of one step over all that takes part; owns the sums, over all processes, and the count of missing entries."""
 
     def __init__(self, region: Region, numbers: Numbers) -> None:
-        self.numbers, self.region, self.missing = numbers, region, numbers.number(0.0)
+        self.numbers, self.region, self.missing = numbers, region, 0.0
         self.parts = [part for member in region.members for part in self._parts(member)]
 
     def _parts(self, member: Member) -> list[Part]:
@@ -173,8 +166,7 @@ class Passes:
         self.moving = (self.region.largest > 0) & self.seen & solution.solved
         tables = []
         for part in self.parts:
-            sums = self.numbers.move(part.sweep, s_w, eta_w, solution.scale * part.factor, self.moving, part.alive)
-            self.numbers.count(part.sweep, solution.eta, self.moving, part.alive)
+            sums = self.numbers.move(part.sweep, s_w, eta_w, solution, part.factor, self.moving, part.alive)
             if part.counted:
                 tables.append((part.factor * part.factor * self.numbers.masked(sums, part.alive)).unsqueeze(1))
         (s_0,) = self.numbers.sums(tables, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
         A 0-d tensor would take on the dual's float64, and torch.compile loses what is written to a 0-d float64 input.
         """
-        return self.map(_as_vector) if self.param.is_complex() or self.param.dim() == 0 else self
+        return self.map(_as_vector)
 
     def runs(self) -> Iterator[Row]:
         """The runs of entries that are neighbours in the whole parameter: a shard of rows is one, one of columns has many."""
@@ -107,6 +107,11 @@ class Row(NamedTuple):
 
     def _contiguous(self) -> bool:
         return all(x.is_contiguous() for x in self.tensors)
+
+
+def runs(rows: Sequence[Row]) -> list[Row]:
+    """All rows, run by run."""
+    return [run for row in rows for run in (row.runs() if len(row.starts) > 1 else (row,))]
 
 
 def _slice(begin: int, length: int) -> Callable[[Tensor], Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels import eager, native
-from arturo.kernels.batch import Constants, Row, sum_dtype
+from arturo.kernels.batch import Constants, Row, runs, sum_dtype
 from arturo.trust_region import Scalar
 
 MOST_VARIANTS = 64  # dtypes of parameter and state, init, floor, device: each combination compiles once
@@ -28,9 +28,8 @@ class CompiledSweep:
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.whole = rows
-        runs = [run for row in rows for run in row.runs()]
-        taken = [run for run in runs if _alike(run.tensors)]
-        rest = [run for run in runs if not _alike(run.tensors)]
+        taken = [run for run in runs(rows) if _alike(run.tensors)]
+        rest = [run for run in runs(rows) if not _alike(run.tensors)]
         self.flat = [_flat_row(run) for run in taken]
         self.k = _as_tensors(k, taken[0].param.device) if taken else k
         self.rest = eager.EagerSweep(rest, k) if rest else None

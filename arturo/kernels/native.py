@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels import eager
-from arturo.kernels.batch import Constants, Row, largest_gradient
+from arturo.kernels.batch import Constants, Row, largest_gradient, runs
 from arturo.trust_region import Scalar
 
 OBSERVE, PROBE, MOVE = range(3)
@@ -97,12 +97,15 @@ class NativeSweep:
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.rows = rows
-        by_format: dict[int, list[Row]] = {}
+        by_format: dict[int, list[tuple[Row, tuple[Tensor, ...]]]] = {}
         rest: list[Row] = []
-        for row in rows:
-            for run in row.runs():
-                found = _format(run)
-                (rest if found is None else by_format.setdefault(found, [])).append(run)
+        for run in runs(rows):
+            tensors = run.tensors
+            number = _format(run, tensors)
+            if number is None:
+                rest.append(run)
+            else:
+                by_format.setdefault(number, []).append((run, tensors))
         self.tables = [_table(number, chosen, k) for number, chosen in by_format.items()]
         self.rest = eager.EagerSweep(rest, k) if rest else None
 
@@ -138,31 +141,35 @@ def _joined(sums: list[Tensor], others: Tensor | None) -> Tensor:
     return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
-def _format(row: Row) -> int | None:
+def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
     """The line of :data:`FORMATS` that fits, if the row's tensors are dense and lie in memory alike."""
-    param, dtype = row.param, row.prec.dtype
-    found = _FORMAT_OF.get((param.dtype, row.mean.dtype, dtype))
-    if found is None or row.grad.dtype != param.dtype or not all([x.dtype == dtype for x in (row.a, row.b, *row.memory)]):
+    param, dtype, contiguous = row.param, row.prec.dtype, True
+    for x in tensors:
+        if type(x) not in PLAIN:
+            return None
+        contiguous = contiguous and x.is_contiguous()
+    for x in row.memory:
+        if x.dtype != dtype:
+            return None
+    if row.grad.dtype != param.dtype or not row.a.dtype == row.b.dtype == dtype:
         return None
-    tensors = row.tensors
-    if not all([type(x) in PLAIN for x in tensors]):
-        return None
-    if all([x.is_contiguous() for x in tensors]):
-        return found
-    strides = param.stride()
-    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
-    return found if dense and all(x.stride() == strides for x in tensors) else None
+    if not contiguous:
+        dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+        if not (dense and all(x.stride() == param.stride() for x in tensors)):
+            return None
+    return _FORMAT_OF.get((param.dtype, row.mean.dtype, dtype))
 
 
-def _table(number: int, rows: list[Row], k: Constants) -> Table:
+def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constants) -> Table:
+    rows = [row for row, _ in chosen]
     numbers = Numbers(
         q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
         limit=largest_gradient(rows[0].mean.dtype, k.factor), factor=k.factor, floor=k.floor or 0.0,
         has_floor=k.floor is not None, consistent=k.consistent,
     )  # fmt: skip
     pointers: list[int] = []
-    for row in rows:
-        own = [x.data_ptr() for x in row.tensors]
+    for _, tensors in chosen:
+        own = [x.data_ptr() for x in tensors]
         pointers += own + own[-1:] * (TENSORS - len(own))  # probe and move do not read what the filter alone has
     return Table(
         number,
@@ -171,7 +178,7 @@ def _table(number: int, rows: list[Row], k: Constants) -> Table:
         pointers=array("Q", pointers),
         first=array("B", [row.first for row in rows]),
         seeds=array("I", [row.seed for row in rows]),
-        offsets=array("q", [row.offset for row in rows]),
+        offsets=array("q", [row.starts[0] for row in rows]),
         numbers=numbers,
     )
 

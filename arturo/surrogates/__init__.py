@@ -33,4 +33,6 @@ def surrogate_of(name: str, state: Mapping[str, Any]) -> Surrogate:
 
 def form_of(state: Mapping[str, Any]) -> Surrogate:
     """The form of a parameter's state: its keys tell."""
-    return next((form for form in (FACTORED, MOMENTS) if form.buffers[-1] in state), KALMAN)
+    if MOMENTS.buffers[-1] in state:
+        return MOMENTS
+    return FACTORED if FACTORED.buffers[-1] in state else KALMAN
