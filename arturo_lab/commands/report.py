@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import add_command, add_target, target
+from arturo_lab.commands.options import Target
+from arturo_lab.fields import REQUIRED, group, option
 from arturo_lab.report import report
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.records import read_runs
 
-
-def add(commands: Any) -> None:
-    """Add the subcommand."""
-    sub = add_command(
-        commands,
-        "report",
-        "every run folder in DIR as tables, one HTML page that needs no network, and figures for papers",
-        """
-        arturo report runs
-        arturo report runs/digits-mlp --out paper --target 0.97
-        arturo report runs --no-figures
-        """,
-    )
-    sub.add_argument("dir", type=Path, metavar="DIR", help="a folder with run folders in it, at any depth")
-    sub.add_argument("--out", type=Path, metavar="DIR", help="report.html, summary.json, figures/ go there (default: into DIR)")
-    add_target(sub)
-    sub.add_argument("--no-figures", action="store_true", help="the page and the numbers alone")
-    sub.set_defaults(run=run)
+DESCRIPTION = "Show every run folder in DIR as tables, one HTML page that needs no network, and figures for papers."
+EXAMPLES = """
+arturo report runs
+arturo report runs/digits-mlp --out paper --target 0.97
+arturo report runs --no-figures
+"""
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """The command."""
-    aim = target(arguments)
-    records, problems = read_runs(arguments.dir)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    dir: Path = option(REQUIRED, "a folder with run folders in it, at any depth", metavar="DIR", positional=True)
+    out: Path | None = option(None, "folder for report.html, summary.json and figures/ (default: DIR)", metavar="DIR")
+    goal: Target = group(Target, "")
+    no_figures: bool = option(False, "write only the page and the numbers")
+
+
+def run(options: Options, argv: Sequence[str]) -> None:
+    aim = options.goal.target
+    records, problems = read_runs(options.dir)
     found = sections(records)
-    command = shlex.join(["arturo", "report", str(arguments.dir), *([] if aim is None else ["--target", f"{aim:g}"])])
+    command = shlex.join(["arturo", "report", str(options.dir), *([] if aim is None else ["--target", f"{aim:g}"])])
     for problem in problems:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     console = Console()
     for section in found:
         console.print(report.table(section, aim))
         console.print()
-    out: Path = arguments.dir if arguments.out is None else arguments.out
-    report.write(found, problems, out, command, aim, figures=not arguments.no_figures).say(console)
+    out: Path = options.dir if options.out is None else options.out
+    report.write(found, problems, out, command, aim, figures=not options.no_figures).say(console)

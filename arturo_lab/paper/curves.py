@@ -12,7 +12,8 @@ from arturo_lab.report.evidence import Estimate
 from arturo_lab.report.plots import add_legend, draw_curves, grid
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.wording import mean_with_error, protocol_words
-from arturo_lab.tasks.catalog import MILESTONES, TASKS, milestones
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.schedules import MILESTONES, milestones
 
 AT = (0.25, 0.5, 0.75, 1.0)  # shares of the training that the table shows: before and after the milestones
 

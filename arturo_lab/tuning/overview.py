@@ -18,7 +18,8 @@ from arturo_lab.report.palette import style
 from arturo_lab.report.wording import mean_with_error
 from arturo_lab.runs import atomic
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish
+from arturo_lab.tasks.metrics import Metric
+from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish, possible
 from arturo_lab.tuning.outcome import Row, read_rows, winner
 
 BUDGET = ("protocol", "studies", "trials", "folds", "seeds", "epochs", "batch_size", "subset")
@@ -77,7 +78,7 @@ def write_overview(found: Sequence[Found], folder: Path) -> list[Path]:
         group = [search for search in found if search.task == task]
         check_alike(group)
         parts.append(f"## {TASKS[task].title}\n\n{about(group)}\n\n{table(group)}\n")
-        figure = best_after_k({search.config.optimizer: search.own for search in group})
+        figure = best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)
         figures = {f"{task}-best-after-k.png": figure}
         if len(by_study(group[0].own)) > 1:
             figures[f"{task}-studies.png"] = studies_figure(group)
@@ -116,11 +117,14 @@ def about(group: Sequence[Found]) -> str:
 
 def table(group: Sequence[Found]) -> str:
     several = group[0].config.search["studies"] > 1
-    heading = ["optimizer", "validation, %", *(["best of each study, %"] if several else []), "test, %", "pruned", "diverged"]
+    metric = TASKS[group[0].task].metric
+    unit = ", %" if metric.percent else f", {metric.name}"
+    studies = [f"best of each study{unit}"] if several else []
+    heading = ["optimizer", f"validation{unit}", *studies, f"test{unit}", "pruned", "diverged"]
     lines = [_line([*heading, "values", "at an edge"]), _line(["---"] * (len(heading) + 2))]
     for search in group:
         how = search.config.search
-        best = [100 * score for score in (how["between_studies"] or {"best": []})["best"]] if several else []
+        best = [metric.of_score(score) for score in (how["between_studies"] or {"best": []})["best"]] if several else []
         each = f"{', '.join(f'{b:.2f}' for b in best)} (sd {np.std(best, ddof=1):.2f})" if best else "-"
         tested = how["test"]
         of_another = tested and tested.get("params", how["params"]) != how["params"]
@@ -130,9 +134,9 @@ def table(group: Sequence[Found]) -> str:
             _line(
                 [
                     OPTIMIZERS[search.config.optimizer].label,
-                    _percent(how["validation"]),
+                    _shown(how["validation"], metric),
                     *([each] if several else []),
-                    "of an earlier winner" if of_another else _percent(tested) if tested else "not yet",
+                    "of an earlier winner" if of_another else _shown(tested, metric) if tested else "not yet",
                     f"{how['pruned']} of {how['trials']}",
                     str(how["diverged"]),
                     values,
@@ -145,24 +149,28 @@ def table(group: Sequence[Found]) -> str:
 
 def cross_table(group: Sequence[Found]) -> str:
     """Every winner on this task, whichever task it won on."""
+    metric = TASKS[group[0].task].metric
     lines = [
         "Cross-evaluation:\n",
-        _line(["optimizer", "values of", "validation, %"]),
+        _line(["optimizer", "values of", "validation, %" if metric.percent else f"validation, {metric.name}"]),
         _line(["---"] * 3),
     ]
     for search in group:
         label = OPTIMIZERS[search.config.optimizer].label
         own = winner(search.own)
-        lines.append(_line([label, f"{search.task} (its own)", "diverged" if own is None else f"{100 * own.score:.2f}"]))
+        lines.append(
+            _line([label, f"{search.task} (its own)", "diverged" if own is None else f"{metric.of_score(own.score):.2f}"])
+        )
         for crossed in search.config.search["crossed"]:
             given_up = "" if crossed["state"] == "complete" else f" ({crossed['state']})"
-            lines.append(_line([label, crossed["from"], f"{100 * crossed['score']:.2f}{given_up}"]))
+            lines.append(_line([label, crossed["from"], f"{metric.of_score(crossed['score']):.2f}{given_up}"]))
     return "\n".join(lines) + "\n"
 
 
 def studies_figure(group: Sequence[Found]) -> Figure:
     """The best score of each study: how much of a difference between optimizers a single study could make up."""
     figure, axes = canvas()
+    metric = TASKS[group[0].task].metric
     shown = []
     for i, search in enumerate(group):
         best = [row.score for row in map(winner, by_study(search.own)) if row is not None]
@@ -171,15 +179,16 @@ def studies_figure(group: Sequence[Found]) -> Figure:
         axes.hlines(float(np.mean(best)), i - 0.25, i + 0.25, color=colour, linewidth=2)
         shown += best
     margin = max(0.15 * (max(shown) - min(shown)), 0.002)
-    finish(axes, "", (min(shown) - margin, min(max(shown) + margin, 1.0)), legend=False)
+    finish(axes, "", possible(min(shown) - margin, max(shown) + margin, metric), legend=False, metric=metric)
     axes.set_xticks(range(len(group)), [OPTIMIZERS[search.config.optimizer].label for search in group])
     axes.set_xlim(-0.6, len(group) - 0.4)
-    axes.set_title("best validation accuracy of each study [%], bar: mean", loc="left", fontsize=9)
+    axes.set_title(f"best validation {metric.heading} of each study, bar: mean", loc="left", fontsize=9)
     return figure
 
 
-def _percent(estimate: dict[str, Any]) -> str:
-    return mean_with_error(Estimate(estimate["mean"], estimate["doubled_error"]), scale=100, digits=2)
+def _shown(estimate: dict[str, Any], metric: Metric) -> str:
+    scale, digits = (100, 2) if metric.percent else (1, 4)
+    return mean_with_error(Estimate(estimate["mean"], estimate["doubled_error"]), scale=scale, digits=digits)
 
 
 def _line(cells: Sequence[str]) -> str:
