@@ -1,11 +1,15 @@
 """What the test files share: the table of configurations, and a noisy quadratic to train on."""
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from arturo import PAPER
+
+sys.path.insert(0, str(Path(__file__).parent))  # for what tests import by name, in their own process or in another
 
 CONFIGURATIONS = {
     "default": {},  # the C++ kernel where it was built

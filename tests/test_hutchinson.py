@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 
-from arturo import Arturo
-from arturo.kernels import rounding
+from arturo import Arturo, rounding
 from arturo.surrogates.hutchinson import estimated_diagonal, hessian_product, signs
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
