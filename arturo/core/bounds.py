@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arturo.trust_region import Scalar
+from arturo.core.trust_region import Scalar
 
 DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
