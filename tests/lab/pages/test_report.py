@@ -115,8 +115,8 @@ def test_nothing_has_begun(make_run, tmp_path: Path) -> None:
     [
         (["nowhere"], "arturo: DIR: nowhere is not there"),
         (["."], "arturo: DIR: . holds no run folders"),
-        ([".", "--target", "90"], "arturo: target: must be a fraction above 0 and up to 1, such as 0.9, got 90"),
-        ([".", "--target", "nan"], "arturo: target: must be a fraction"),
+        ([".", "--target", "90"], "arturo: target: must be above 0 and at most 1, such as 0.9, got 90"),
+        ([".", "--target", "nan"], "arturo: target: must be above 0 and at most 1"),
     ],
 )
 def test_mistakes(
