@@ -108,11 +108,11 @@ ARTURO = Hyperparameters(
     (
         Hyperparameter(
             "lr", 1.0, NOT_NEGATIVE, r"–; the bound is $\varepsilon \cdot \mathrm{lr}^2$, step length is proportional to lr",
-            "`step.bounds`", r"schedule of $\varepsilon$", code="`bound`",
+            "`bounds`", r"schedule of $\varepsilon$", code="`bound`",
         ),
         Hyperparameter(
             "kl_bound", None, POSITIVE.or_none("for one that scales with the number of weights"),
-            "nats per step, for the whole network", "`step.bounds`", r"$\varepsilon$", code="`bound` (with `lr`)",
+            "nats per step, for the whole network", "`bounds`", r"$\varepsilon$", code="`bound` (with `lr`)",
             note="`KL_PER_WEIGHT` times the number of weights that take part",
         ),
         Hyperparameter(
@@ -174,7 +174,8 @@ ARTURO = Hyperparameters(
             "averaging", None, PAIR_BELOW_1.or_none("for (0.9, 0.999)"),
             "–; averaging constants of gradient and curvature, for the surrogates other than the filter",
             "`averages.average_weight`", r"Adam's $\beta_1, \beta_2$", "averaging",
-            lambda group: group["averaging"] or averages.DEFAULT, note="(0.9, 0.999)",
+            lambda group: group["averaging"] or averages.DEFAULT, r"`w_g`, `w_h` $= (1-\beta)/(1-\beta^t)$",
+            "(0.9, 0.999)",
         ),
         Hyperparameter(
             "dual", "newton", one_of("newton", "bisection"), r'how $\eta$ is found; `"bisection"`: the published rule',

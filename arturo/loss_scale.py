@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.bounds import KL_PER_WEIGHT
+from arturo.core.bounds import KL_PER_WEIGHT
+from arturo.core.trust_region import Scalar
 from arturo.hyperparameters import DEFAULT_CURVATURE
 from arturo.kernels.batch import Row, largest_gradient, sum_dtype
 from arturo.state import initial_precision
-from arturo.trust_region import Scalar
 
 BEND = 0.03  # a_0 * step / gradient: what 0.1 was on the problems where it was chosen (experiments/first_gradients.py)
 LEAST, MOST = 1e-30, 1e30  # of the unit: its inverse must be a float32

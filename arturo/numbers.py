@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from arturo import loss_scale
-from arturo.dual import DualSolution
+from arturo.core.dual import DualSolution
+from arturo.core.trust_region import Scalar
 from arturo.kernels import DeviceSweep, Sweep
 from arturo.kernels.batch import Row
 from arturo.kernels.choice import device_sweep, host_sweep
 from arturo.sharding import Shards
-from arturo.trust_region import Scalar
 
 if TYPE_CHECKING:
     from arturo.rows import Batch
@@ -104,7 +104,7 @@ class HostNumbers:
         return values if self.shards is None else self.shards.totals(values)
 
     def units(self, eta: Any, may_be_limit: bool = False) -> tuple[Any, Any, Any]:
-        """``w``, ``s_w`` and ``eta_w`` of :mod:`arturo.trust_region`; eta = inf is the limit."""
+        """``w``, ``s_w`` and ``eta_w`` of :mod:`arturo.core.trust_region`; eta = inf is the limit."""
         if math.isinf(eta):
             return 1.0, 0.0, 1.0
         w = max(1.0, eta)

@@ -46,7 +46,7 @@ class Arturo(TrustRegionOptimizer):
             length is proportional to lr, so every torch scheduler means what it means for SGD. A float or a one-element
             tensor. 0 leaves everything as it is, bit for bit.
         kl_bound: :math:`\varepsilon`, nats per step for the whole network. None: grows with the number of weights
-            that take part in the step (``arturo.bounds.KL_PER_WEIGHT`` nats each).
+            that take part in the step (``arturo.core.bounds.KL_PER_WEIGHT`` nats each).
         prior_weight: :math:`\rho`, weight of the KL to the prior; sets the stationary variance rho / (a + rho lambda).
         prior_precision: :math:`\lambda`, precision of the prior N(0, 1/lambda), per squared weight.
         covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.

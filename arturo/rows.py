@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo import rounding
+from arturo.core import rounding
 from arturo.kernels.batch import Row
 from arturo.numbers import Numbers
 from arturo.sharding import Piece

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from arturo import loss_scale
-from arturo.bounds import bounds, decay, weight_count
-from arturo.dual import Dual, DualSolution, Evaluation
+from arturo.core.bounds import bounds, decay, weight_count
+from arturo.core.dual import Dual, DualSolution, Evaluation
+from arturo.core.trust_region import Scalar, constraint
 from arturo.hyperparameters import ARTURO
 from arturo.kernels.batch import Constants, Row
 from arturo.numbers import Numbers
 from arturo.rows import Batch
-from arturo.trust_region import Scalar, constraint
 
 
 def take_step(batches: list[Batch], numbers: Numbers) -> list[Any]:

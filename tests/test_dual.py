@@ -8,7 +8,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from arturo import dual, reference
+from arturo import reference
+from arturo.core import dual
 
 
 class Curve:

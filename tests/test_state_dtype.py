@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arturo import Arturo, rounding
-from arturo.dual import SUM_ERROR
+from arturo import Arturo
+from arturo.core import rounding
+from arturo.core.dual import SUM_ERROR
 from arturo.kernels import native
 from arturo.kernels.batch import Constants, Row
 from arturo.kernels.eager import EagerSweep

@@ -6,7 +6,7 @@
 * ``count(eta)``: one more step, and its multiplier, in every parameter's state.
 
 The passes return float64 sums, one line per tensor or piece: ``S_0, S_1, S_2`` of
-:func:`arturo.trust_region.constraint_sums` and, from ``observe``, the number of missing observations. ``move`` returns
+:func:`arturo.core.trust_region.constraint_sums` and, from ``observe``, the number of missing observations. ``move`` returns
 ``S_0`` alone. What a kernel does once a step, e.g. cut large tensors into pieces, it does when it makes the sweep.
 """
 
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from arturo.trust_region import Scalar
+from arturo.core.trust_region import Scalar
 
 
 class Sweep(Protocol):

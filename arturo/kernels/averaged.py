@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.kernels import DeviceSweep, Sweep, eager
 from arturo.kernels.batch import Constants, Row, sum_dtype
 from arturo.surrogates import averages
-from arturo.trust_region import Scalar
 
 
 class AveragedSweep:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.surrogates import Surrogate
-from arturo.trust_region import Scalar
 
 
 class Constants(NamedTuple):
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     step: Tensor  # 0-d: steps taken so far
     eta: Tensor  # 0-d: multiplier of the last of them
     first: Any  # bool, or 0-d tensor: nothing was observed yet
-    seed: Any = 0  # int, or 0-d tensor: of the rounding bits, see arturo.rounding
+    seed: Any = 0  # int, or 0-d tensor: of the rounding bits, see arturo.core.rounding
     starts: tuple[int, ...] = (0,)  # where the equally long runs of its entries begin in the whole parameter
     counted: bool = True  # whether this process counts it in sums, and not another one that has the same
     diagonal: Tensor | None = None  # of the Hessian, for surrogates that ask for one

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.kernels import eager, native
 from arturo.kernels.batch import Constants, Row, runs, sum_dtype
-from arturo.trust_region import Scalar
 
 MOST_VARIANTS = 64  # dtypes of parameter and state, init, floor, device: each combination compiles once
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from arturo import rounding, trust_region
+from arturo.core import rounding, trust_region
+from arturo.core.trust_region import Scalar
 from arturo.kernels.batch import Constants, Row, largest_gradient, sum_dtype
 from arturo.surrogates.surrogate import Observation
-from arturo.trust_region import Scalar
 
 PIECE = 1 << 15  # entries: 128 KiB in float32, so that a chain of operations stays in cache; measured best of 2^13 to 2^17
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar, constraint_sums
 from arturo.kernels import eager
 from arturo.kernels.batch import Constants, Row, largest_gradient, sum_dtype
 from arturo.kernels.eager import follow_parameter, round_filter, round_precision, stack, write
 from arturo.surrogates import kalman
-from arturo.trust_region import Scalar, constraint_sums
 
 PART = 1 << 22  # entries, 16 MiB a list in float32: long enough for launches not to count
 Tensors = list[Tensor]
@@ -182,7 +182,7 @@ def _move(rows: Sequence[Row], k: Constants, s_w: Scalar, eta_w: Scalar, factor:
 def _direction(
     rows: Sequence[Row], k: Constants, m: Tensors, prec: Tensors, s_w: Scalar, eta_w: Scalar
 ) -> tuple[Tensors, Tensors, Tensors]:
-    """``x``, ``den`` and ``A`` of :func:`arturo.trust_region.step_direction`."""
+    """``x``, ``den`` and ``A`` of :func:`arturo.core.trust_region.step_direction`."""
     a = _widened(rows, [row.a for row in rows])
     x = torch._foreach_mul(a, m)
     torch._foreach_add_(x, _widened(rows, [row.b for row in rows]))
@@ -197,7 +197,7 @@ def _direction(
 
 
 def _sums(rows: Sequence[Row], k: Constants, m: Tensors, s_w: Scalar, eta_w: Scalar) -> Tensors:
-    """``S_0, S_1, S_2`` of :func:`arturo.trust_region.constraint_sums` as one line per tensor."""
+    """``S_0, S_1, S_2`` of :func:`arturo.core.trust_region.constraint_sums` as one line per tensor."""
     prec = _widened(rows, [row.prec for row in rows])
     x, den, _ = _direction(rows, k, m, prec, s_w, eta_w)
     return [torch.stack(constraint_sums(d, below, y, sum_dtype(d.device))) for d, below, y in zip(x, den, prec, strict=True)]

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.kernels import eager
 from arturo.kernels.batch import Constants, Row, largest_gradient, runs
-from arturo.trust_region import Scalar
 
 OBSERVE, PROBE, MOVE = range(3)
 TENSORS = 9  # of a row with the filter's memory

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo import rounding
+from arturo.core import rounding
 from arturo.surrogates import FUNCTION
 from arturo.surrogates.hutchinson import estimated_diagonal, hessian_product, signs
 

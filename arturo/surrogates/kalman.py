@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.surrogates.surrogate import Observation, Surrogate, Tensors
-from arturo.trust_region import Scalar
 
 
 def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: Scalar, consistent: bool) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arturo.trust_region import Scalar
+from arturo.core.trust_region import Scalar
 
 DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
@@ -22,8 +22,8 @@ def bounds(groups: Sequence[Mapping[str, Any]], lrs: Sequence[Scalar], n: Scalar
     """e = kl_bound * lr^2 of each group, in nats; ``n`` is :func:`weight_count`. Step length is proportional to lr, as for SGD.
 
     Example:
-        >>> bounds([{"kl_bound": None}, {"kl_bound": 0.5}], [1.0, 0.1], 1000)
-        [0.0001, 0.005000000000000001]
+        >>> bounds([{"kl_bound": None}, {"kl_bound": 0.5}], [2.0, 0.5], 10**7)
+        [4.0, 0.125]
     """
     kl_bounds = [group["kl_bound"] for group in groups]
     return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo.trust_region import Scalar
+from arturo.core.trust_region import Scalar
 
 TOLERANCE = 5e-4  # |KL / bound - 1| of an active step stays under 1e-3: half of it is spent aiming low, half on the landing
 MOST_EVALUATIONS = 60  # newton needs 1 to 8; only an unguarded surrogate (curvature_floor=None) can come here
