@@ -40,6 +40,13 @@ class PoolSize:
 
 
 @dataclass(frozen=True)
+class LogTo:
+    """Other people's dashboards."""
+
+    log: tuple[str, ...] = option((), "also log to tensorboard, wandb or mlflow, below OUT (docs/logging.md)", metavar="NAME")
+
+
+@dataclass(frozen=True)
 class Target:
     """The accuracy whose time is measured."""
 

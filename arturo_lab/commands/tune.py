@@ -18,7 +18,7 @@ from rich.console import Console
 
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.many import open_pool, shown
-from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.options import DataSource, LogTo, PoolSize
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
 from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError
@@ -31,6 +31,7 @@ from arturo_lab.pool.workers import threads_of_each
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training import loggers
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
 from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
@@ -117,7 +118,8 @@ class Options:
     share: Share = group(Share, "the task", leave_out=("fold",))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     pool: PoolSize = group(PoolSize, "")
-    data: DataSource = group(DataSource, "data")
+    data: DataSource = group(DataSource, "data and records")
+    logging: LogTo = group(LogTo, "")
     planning: Planning = group(Planning, "")
     study: StudyOptions = group(StudyOptions, "the study")
 
@@ -132,6 +134,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     from arturo_lab.tuning.result import check_out
 
+    loggers.check(options.logging.log)
     studies = searches(options)
     file = options.file
     folder = file.with_suffix("")
@@ -151,7 +154,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     from arturo_lab.tuning.trial import training
 
     with interruptible() as stop, open_pool(options.pool, studies[0].configs({}, fold=1)) as pool:
-        trainer = training(None if alone else pool.train_all, pool.jobs, options.data.data_dir, stop)
+        log = loggers.chosen(options.logging.log, folder)
+        trainer = training(None if alone else pool.train_all, pool.jobs, options.data.data_dir, stop, log)
         try:
             rows = search_all(options, studies, url, trainer, pool.jobs, console)
             if not options.study.worker:
