@@ -156,7 +156,7 @@ def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], lis
     """The runs of these configs that exist, and those that cannot be read."""
     records, problems = [], []
     for config in configs:
-        path = Path(config.task) / config.name
+        path = config.folder
         try:
             records.append(read_run(out / path))
         except FileNotFoundError:

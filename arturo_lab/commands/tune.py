@@ -28,12 +28,14 @@ from arturo_lab.optimizers.config_file import write_config_file
 from arturo_lab.paper.scales import SCALES
 from arturo_lab.pool.cost import costs_of
 from arturo_lab.pool.workers import threads_of_each
+from arturo_lab.references import folder_name
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training import loggers
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
+from arturo_lab.tuning.outcome import read_rows
 from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
 
 if TYPE_CHECKING:
@@ -72,6 +74,9 @@ class Effort:
         None, "independent studies (default: paper 1, fair 3 on digits, else 1)", metavar="N", lowest=1
     )
     prune: bool | None = option(None, "give up hopeless configurations before their last fold (default: paper no, fair yes)")
+    space: tuple[str, ...] = option(
+        (), "what to search instead of the protocol's space, e.g. lr=1e-4:1e-1:log weight_decay=0:0.1", metavar="NAME=LOW:HIGH"
+    )
     cross: tuple[Path, ...] = option((), "also judge the winners of these searches on other tasks", metavar="FILE")
     test_seeds: int = option(3, "seeds of the winner's test; 0 postpones the test", metavar="N", lowest=0)
 
@@ -106,7 +111,7 @@ class StudyOptions:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
-    optimizer: str = option("arturo", "sgd, adam, adamw or arturo", metavar="NAME")
+    optimizer: str = option("arturo", "one of `arturo list`, file.py:Class, package.module:Class or po:Name", metavar="NAME")
     out: Path | None = option(
         None,
         "result, which `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
@@ -125,7 +130,7 @@ class Options:
 
     @property
     def file(self) -> Path:
-        return self.out or Path("runs/tune") / f"{self.task}-{self.optimizer}.json"
+        return self.out or Path("runs/tune") / f"{folder_name(self.task)}-{folder_name(self.optimizer)}.json"
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
@@ -168,16 +173,17 @@ def run(options: Options, argv: Sequence[str]) -> int:
 
 def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
     """What the search takes at most; a study that is resumed or that gives configurations up early takes less."""
-    search, effort = studies[0], options.effort
+    search, effort, folder = studies[0], options.effort, options.file.with_suffix("")
     judged, tested = search.config({}, 0, f"1/{search.folds}"), search.config({}, 0, fold=None)
-    jobs = options.pool.jobs or 1
-    measure = {} if options.pool.ray is not None else {TASKS[options.task].data: data}
-    costs = costs_of([judged], options.file.with_suffix("") / "scratch", measure, threads_of_each(jobs))
-    runs = len(studies) * effort.trial_count * search.folds * search.seeds
+    jobs, rows = options.pool.jobs or 1, folder / "trials.jsonl"  # what an earlier command finished
+    trials = max(len(studies) * effort.trial_count - (len(read_rows(rows)) if rows.exists() else 0), 0)
+    runs, tests = trials * search.folds * search.seeds, effort.test_seeds if trials else 0
+    measure = {TASKS[options.task].data: data} if runs and options.pool.ray is None else {}
+    costs = costs_of([judged], folder / "scratch", measure, threads_of_each(jobs))
     longer = tested.steps_per_epoch / judged.steps_per_epoch  # a test trains on all images
     groups = [
         PlannedRuns(judged, runs, runs * judged.epochs, kept=jobs, jobs=jobs),
-        PlannedRuns(tested, effort.test_seeds, effort.test_seeds * tested.epochs * longer, effort.test_seeds, jobs),
+        PlannedRuns(tested, tests, tests * tested.epochs * longer, kept=tests, jobs=jobs),
     ]
     return Plan(groups, costs, options.file.parent, at_most=True)
 
@@ -198,6 +204,7 @@ def searches(options: Options) -> list[Search]:
             Share(**{**scaled, **own, **chosen}),
             study,
             options.machine,
+            effort.space,
         )
         for study in range(effort.studies or (effort.rules.studies if task.data in CHEAP else 1))
     ]

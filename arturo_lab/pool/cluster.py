@@ -208,7 +208,7 @@ class Progress:
         self.sizes: dict[RunConfig, tuple[int, ...]] = {}  # of what a run writes, when it was looked at last
 
     def size(self, config: RunConfig) -> tuple[int, ...]:
-        folder = self.out / config.task / config.name
+        folder = self.out / config.folder
         files = (folder / name for name in ("steps.jsonl", "metrics.jsonl"))
         return tuple(path.stat().st_size if path.exists() else 0 for path in files)
 

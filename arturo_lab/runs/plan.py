@@ -94,10 +94,11 @@ def parse_overrides(assignments: Sequence[str], optimizers: Sequence[str]) -> di
     """
     by_optimizer: dict[str, list[str]] = {}
     for assignment in assignments:
-        optimizer, dot, rest = assignment.partition(".")
-        if not dot or "=" in optimizer or "=" not in rest:
+        left, equals, value = assignment.partition("=")
+        optimizer, dot, name = left.rpartition(".")  # the last: file.py:Class is an optimizer, too
+        if not dot or not equals:
             raise ConfigError(f"set: expected OPTIMIZER.name=value, got {assignment!r}")
         if optimizer not in optimizers:
             raise unknown("set", optimizer, optimizers)
-        by_optimizer.setdefault(optimizer, []).append(rest)
+        by_optimizer.setdefault(optimizer, []).append(f"{name}={value}")
     return {optimizer: settings.parse(words) for optimizer, words in by_optimizer.items()}

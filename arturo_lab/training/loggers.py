@@ -42,7 +42,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self.make: Callable[..., Any] = SummaryWriter
-        self.folder = str(root / "tensorboard" / run.config.task / run.config.name)
+        self.folder = str(root / "tensorboard" / run.config.folder)
         self.writer: Any = None
 
     def _add(self, kind: str, row: dict[str, Any], x: int) -> None:
