@@ -110,9 +110,7 @@ def train(
             return made_with(config, whole.digest, torch.get_num_threads())
 
         if kept:
-            history, captured = processes.share(
-                None if run is None else run.begin(made_with(config, whole.digest, torch.get_num_threads()))
-            )
+            history, captured = processes.share(None if run is None else run.begin(with_what()))
             epoch = None if captured is None else training.restore(captured)
             diverged = any(math.isnan(metrics.train_loss + metrics.test_loss) for metrics in history)
 

@@ -194,7 +194,7 @@ def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     source = Path("signs.py").read_text()
 
     Path("signs.py").write_text(
-        source.replace("average.lerp_(", "# a comment\n                average.lerp_(").replace("descent", "steps")
+        source.replace("average.lerp_(", "# a comment\n                average.lerp_(").replace("Sign descent", "Steps")
     )
     capsys.readouterr()
     assert compare() == 0
