@@ -22,7 +22,8 @@ from arturo_lab.optimizers import settings
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
-from arturo_lab.runs.run import RunFolder, open_run
+from arturo_lab.runs.provenance import differences, made_with
+from arturo_lab.runs.run import RunFolder, made_otherwise, open_run
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training import loggers, parallel
@@ -52,6 +53,7 @@ class Options:
     config: Path | None = option(None, "what `arturo tune` wrote; options on the command line override it", metavar="FILE")
     seed: int = option(0, "of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
     resume: bool = option(False, "resume an interrupted run from its last checkpoint")
+    reuse: bool = option(False, "take a run as it is although its code, data or threads have changed")
     out: Path = option(Path("runs"), "folder for run folders", metavar="DIR")
     share: Share = group(Share, "the task")
     set: tuple[str, ...] = option(
@@ -116,6 +118,13 @@ def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Pr
     loaded = provide(TASKS[config.task].data, options.data, console)
 
     with interruptible() as stop, open_run(options.out, config, options.checkpoint_seconds) as folder:
+        threads = config.machine.threads or TASKS[config.task].threads or torch.get_num_threads()
+        now = made_with(config, loaded.digest, threads)
+        if (folder.result is not None or folder.started) and (changed := differences(folder.made_with, now)):
+            if not options.reuse:
+                raise RunError(made_otherwise(folder.path, changed))
+            if folder.result is None:
+                folder.accept(now)
         if folder.result is not None:
             tell(False)
             console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
