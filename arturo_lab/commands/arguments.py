@@ -81,3 +81,12 @@ def target(arguments: argparse.Namespace) -> float | None:
     if value is not None and not 0 < value <= 1:
         raise ConfigError(f"target: must be a fraction above 0 and up to 1, such as 0.9, got {value:g}")
     return value
+
+
+def add_against(sub: argparse._ActionsContainer) -> None:
+    """What everything is compared with."""
+    sub.add_argument(
+        "--against",
+        metavar="NAME",
+        help="optimizer that the others are tested against, or all for every pair (default: adamw, else every pair)",
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from arturo_lab.commands.arguments import (
+    add_against,
     add_command,
     add_data,
     add_jobs,
@@ -23,7 +24,7 @@ from arturo_lab.commands.arguments import (
 from arturo_lab.commands.many import read_all, shown, train_many
 from arturo_lab.errors import RunError
 from arturo_lab.optimizers.catalog import PAPERS
-from arturo_lab.report import report
+from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 
@@ -44,13 +45,14 @@ def add(commands: Any) -> None:
     sub.description = (
         "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
         "`arturo train`, OUT/TASK/OPTIMIZER-seedS-HASH: one that is over is used again, one that was interrupted goes on. "
-        "Ends with a table for each task and writes OUT/summary.json, OUT/report.html and OUT/figures/."
+        "Ends with a table for each task and writes OUT/summary.json, OUT/report.html, OUT/figures/ and OUT/tables/."
     )
     sub.add_argument("tasks", nargs="+", metavar="TASK", help="one or more of `arturo list`")
     sub.add_argument("--optimizers", nargs="+", metavar="NAME", default=list(PAPERS), help=f"default: {' '.join(PAPERS)}")
     sub.add_argument("--seeds", default="3", metavar="N|A,B,C", help="0 to N-1, or the seeds themselves (default: 3)")
     add_jobs(sub)
     add_target(sub)
+    add_against(sub)
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where everything goes (default: runs)")
 
     scale = sub.add_argument_group("the tasks")
@@ -82,10 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{arguments.out}: not one run could be made")
-    found = sections(records)
-    for section in found:
-        console.print()
-        console.print(report.table(section, aim))
+    result = Report(sections(records), problems, shown(arguments.argv), aim, arguments.against)
+    result.show(console)
     console.print()
-    report.write(found, problems, arguments.out, shown(arguments.argv), aim).say(console)
+    result.write(arguments.out).say(console)
     return code

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import add_command, add_target, target
-from arturo_lab.report import report
+from arturo_lab.commands.arguments import add_against, add_command, add_target, target
+from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.records import read_runs
 
@@ -25,12 +25,16 @@ def add(commands: Any) -> None:
         """
         arturo report runs
         arturo report runs/digits-mlp --out paper --target 0.97
-        arturo report runs --no-figures
+        arturo report runs --against sgd
+        arturo report runs --against all --no-figures
         """,
     )
     sub.add_argument("dir", type=Path, metavar="DIR", help="a folder with run folders in it, at any depth")
-    sub.add_argument("--out", type=Path, metavar="DIR", help="report.html, summary.json, figures/ go there (default: into DIR)")
+    sub.add_argument(
+        "--out", type=Path, metavar="DIR", help="report.html, summary.json, figures/, tables/ go there (default: into DIR)"
+    )
     add_target(sub)
+    add_against(sub)
     sub.add_argument("--no-figures", action="store_true", help="the page and the numbers alone")
     sub.set_defaults(run=run)
 
@@ -39,13 +43,13 @@ def run(arguments: argparse.Namespace) -> None:
     """The command."""
     aim = target(arguments)
     records, problems = read_runs(arguments.dir)
-    found = sections(records)
-    command = shlex.join(["arturo", "report", str(arguments.dir), *([] if aim is None else ["--target", f"{aim:g}"])])
+    options = [] if aim is None else ["--target", f"{aim:g}"]
+    options += [] if arguments.against is None else ["--against", arguments.against]
+    command = shlex.join(["arturo", "report", str(arguments.dir), *options])
+    result = Report(sections(records), problems, command, aim, arguments.against)
     for problem in problems:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     console = Console()
-    for section in found:
-        console.print(report.table(section, aim))
-        console.print()
+    result.show(console)
     out: Path = arguments.dir if arguments.out is None else arguments.out
-    report.write(found, problems, out, command, aim, figures=not arguments.no_figures).say(console)
+    result.write(out, figures=not arguments.no_figures).say(console)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
-from arturo_lab.commands.arguments import add_command, add_data, add_jobs, add_machine, machine
+from arturo_lab.commands.arguments import add_against, add_command, add_data, add_jobs, add_machine, machine
 from arturo_lab.commands.many import read_all, train_many
 from arturo_lab.errors import RunError
 from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.content import document
 from arturo_lab.paper.deviations import deviations
-from arturo_lab.paper.document import Document
 from arturo_lab.paper.scales import SCALES
 from arturo_lab.report.sections import sections
 
@@ -45,6 +44,7 @@ def add(commands: Any) -> None:
     scales = "; ".join(f"{name}: {scale.about}" for name, scale in SCALES.items())
     sub.add_argument("--scale", default="cpu", metavar="NAME", help=f"{scales} (default: cpu)")
     sub.add_argument("--tasks", nargs="+", metavar="TASK", help="some of the scale's tasks (default: all of them)")
+    add_against(sub)
     add_jobs(sub)
     sub.add_argument("--no-train", action="store_true", help="from the runs that are there, as far as they are")
     sub.add_argument("--out", type=Path, metavar="DIR", help="runs and results go there (default: runs/SCALE)")
@@ -70,18 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{folder}: holds none of the {len(configs)} runs that this takes")
-    document = Document(
+    result = document(
+        arguments.artefact,
         artefact.title,
-        arguments.scale,
-        scale.about,
+        f"Scale `{arguments.scale}`: {scale.about}.",
         made_by(arguments),
         configs,
         records,
         deviations(configs, artefact.timing),
-        artefact.make(sections(records)),
+        artefact.make(sections(records), arguments.against),
     )
-    console.print(Markdown(document.markdown()))
-    for path in document.write(out, arguments.artefact):
+    result.show(console)
+    for path in result.write(out):
         console.print(str(path), soft_wrap=True, highlight=False)
     return code
 
@@ -90,6 +90,7 @@ def made_by(arguments: argparse.Namespace) -> str:
     """The command, without what has no part in the numbers."""
     words = ["arturo", "reproduce", arguments.artefact, "--scale", arguments.scale]
     words += [] if arguments.tasks is None else ["--tasks", *arguments.tasks]
+    words += [] if arguments.against is None else ["--against", arguments.against]
     for name, value in machine(arguments).items():
         if value not in (None, False, "cpu"):
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

@@ -24,7 +24,10 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from arturo_lab.tuning.overview import read_found, write_overview
+    from arturo_lab.tuning.overview import overview, read_found
 
-    for path in write_overview([read_found(file) for file in arguments.files], arguments.out):
-        Console().print(str(path), highlight=False, soft_wrap=True)
+    console = Console()
+    result = overview([read_found(file) for file in arguments.files])
+    result.show(console)
+    for path in result.write(arguments.out):
+        console.print(str(path), highlight=False, soft_wrap=True)
