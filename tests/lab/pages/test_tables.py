@@ -62,7 +62,7 @@ def test_terminal(table: Table) -> None:
     assert EVIL in text  # markup of others is text
 
 
-@pytest.mark.parametrize("width", [40, 60, 100])
+@pytest.mark.parametrize("width", [60, 80, 100])
 def test_terminal_breaks_headings_and_not_numbers(table: Table, width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(writers.terminal(table))
