@@ -12,7 +12,7 @@ from arturo.hyperparameters import PAPER
 from arturo.optimizer import Arturo
 from arturo.posterior import Posterior
 from arturo.prediction import Prediction, predict
-from arturo.step import StepInfo
+from arturo.step_info import StepInfo
 
 __all__ = ["PAPER", "AdaArturo", "Arturo", "Posterior", "Prediction", "StepInfo", "calibrate", "ggn_diagonal", "predict"]
 __version__ = "0.1.0"

@@ -23,7 +23,7 @@ from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
 VECTOR_SIZE = 0.1  # of a vector (bias, gain) that has not travelled further than this from its start
-MATRIX_SIZE = 0.1  # times 1 / sqrt(columns): of a matrix that is smaller, such as one that starts at 0
+MATRIX_SIZE = 1.0  # times 1 / sqrt(columns): of a matrix that is smaller, such as an output layer that starts near 0
 BASIS_BETA = 0.97  # averaging constant of the Kronecker factors
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
@@ -285,11 +285,13 @@ def _number(x: Any, like: Tensor) -> Tensor:
 
 
 def least_size(p: Tensor) -> float:
-    """Below this a tensor has no size: one that starts at 0 would never leave it.
+    """Below this a tensor has no size of its own: one that starts at 0 would never leave it, one near 0 only slowly.
+
+    For a matrix it is the size at which inputs of size 1 give outputs of size 1.
 
     Example:
         >>> least_size(torch.zeros(64)), least_size(torch.zeros(8, 64, 5, 5))
-        (0.1, 0.0025)
+        (0.1, 0.025)
     """
     shape = effective_shape(p)
     return VECTOR_SIZE if len(shape) < 2 else MATRIX_SIZE / math.sqrt(max(math.prod(shape[1:]), 1))

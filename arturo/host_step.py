@@ -13,7 +13,8 @@ import torch
 from arturo import dual, loss_scale
 from arturo.kernels import Kernel, native
 from arturo.sharding import Shards
-from arturo.step import Slot, StepInfo, bounds, weight_count
+from arturo.step import Slot, bounds, weight_count
+from arturo.step_info import StepInfo
 from arturo.trust_region import Scalar, constraint
 
 

@@ -59,7 +59,7 @@ class MinimalAdaArturo(Optimizer):
                 state["R"].lerp_(E.T @ E, weight)
             s = torch.maximum(state["r"], (1e-5 * state["M"]).square()).sqrt() + 1e-30
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
-            size, least = (p, 0.1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
+            size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
             sigma = max(size.square().mean().sqrt().item(), least)
             B += sigma * s.sum().item()  # KL of one step of the drift, times 2 / tau
             A += sigma * (state["M"].square() / s).sum().item()  # pull of the filtered gradient

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from arturo.curvature import Data, Loss, ggn_diagonal
-from arturo.hyperparameters import check_number
+from arturo.declaration import check_number
 from arturo.sampling import (
     as_param,
     as_real,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 
 from arturo.curvature import evaluating
-from arturo.hyperparameters import check_number
+from arturo.declaration import check_number
 from arturo.posterior import Posterior
 from arturo.sampling import as_param, refreshed_norms, refuse_inference_mode, replaced
 from arturo.sharding import is_sharded

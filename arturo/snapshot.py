@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arturo.curvature import Data, Loss, ggn_diagonal
+from arturo.hyperparameters import ARTURO
 from arturo.loss_scale import in_loss_units
 from arturo.posterior import Posterior, check, some, weight_of
 from arturo.sharding import drop_gathered, is_sharded
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
 NAMES = ("ggn", "surrogate")
+PRIOR_PRECISION = ARTURO.default["prior_precision"]  # where groups have none
 
 
 def posterior_of(
@@ -41,7 +43,7 @@ def posterior_of(
     found = _curvatures(optimizer, params, curvature, model, data, loss)
     weights = {}
     for i, (p, group) in taking_part.items():
-        prior = group["prior_precision"] if prior_precision is None else prior_precision
+        prior = group.get("prior_precision", PRIOR_PRECISION) if prior_precision is None else prior_precision
         weights[names[i]] = weight_of(names[i], p, optimizer.state[p], found[names[i]], prior)
     return Posterior(weights, ess, temperature)
 

@@ -1,4 +1,4 @@
-"""What a step works on (:class:`Slot`), how far it may go (:func:`bounds`) and what it says of itself (:class:`StepInfo`)."""
+"""What a step works on (:class:`Slot`), and how far it may go (:func:`bounds`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo.hyperparameters import SMALLEST_FLOOR, initial_curvature
+from arturo.hyperparameters import ARTURO
 from arturo.kernels import rounding
 from arturo.kernels.batch import Batch, Constants
 from arturo.sharding import Piece
@@ -16,37 +16,6 @@ from arturo.trust_region import Scalar
 
 DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
-
-
-class StepInfo(NamedTuple):
-    r"""The trust region of one step.
-
-    Attributes:
-        eta: multiplier of the constraint; 0 when the surrogate's optimum lies inside the region.
-        kl: :math:`C_\mu`, the mean's part of KL(new || old), in nats. It equals the bound when active; where a group has a
-            smaller lr or kl_bound than another, it is less. The covariance's part is penalised, not bounded, and not included.
-        bound: ``kl_bound * lr ** 2``, the largest over the groups, in nats. 0 when nothing took part in the step.
-        evaluations: evaluations of the constraint; passes over memory = evaluations + 1.
-        active: whether the bound held the step back.
-        skipped: gradient entries that were not finite (or too large to square) and counted as missing observations.
-
-    Example:
-        >>> import arturo
-        >>> p = torch.nn.Parameter(torch.ones(3))
-        >>> optimizer = arturo.Arturo([p], kl_bound=0.1)
-        >>> p.square().sum().backward()
-        >>> optimizer.step()
-        >>> info = optimizer.last_step
-        >>> info.active, info.evaluations, round(info.kl / info.bound, 2)
-        (True, 2, 1.0)
-    """
-
-    eta: float
-    kl: float
-    bound: float
-    evaluations: int
-    active: bool
-    skipped: int
 
 
 class Slot(NamedTuple):
@@ -105,17 +74,8 @@ class Slot(NamedTuple):
         ``unit`` is that of the loss (:mod:`arturo.loss_scale`).
         """
         group = self.group
-        rho_lam = group["prior_weight"] * group["prior_precision"]
-        floor = group["curvature_floor"]
         constants = Constants(
-            q=group["drift"],
-            r=group["noise"],
-            rho=group["prior_weight"],
-            rho_lam=rho_lam,
-            nu=group["covariance_weight"],
-            floor=SMALLEST_FLOOR if floor == 0 and rho_lam == 0 else floor,
-            a_0=initial_curvature(group),
-            consistent=group["init"] == "consistent",
+            **ARTURO.constants(group),
             factor=(-1.0 if group["maximize"] else 1.0) / unit,
             decay=_decay(decayed_part(group, lr)) if group["weight_decay"] else 1.0,
         )

@@ -42,10 +42,10 @@ def run(options: dict[str, object], steps: int, seed: int) -> list[tuple[int, bo
     generator = torch.Generator().manual_seed(seed)
     log = []
     for _ in track(range(steps), description=f"{options.get('dual', 'newton'):10}"):
-        index = torch.randint(len(source.train_labels), (255,), generator=generator)
-        images = source.train_images[index].float() / 255
+        index = torch.randint(len(source.train_targets), (255,), generator=generator)
+        images = source.train_inputs[index].float() / 255
         optimizer.zero_grad()
-        cross_entropy(model(images), source.train_labels[index]).backward()
+        cross_entropy(model(images), source.train_targets[index]).backward()
         optimizer.step()
         schedule.step()
         info = optimizer.last_step

@@ -38,7 +38,7 @@ def batches(rounds: int) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
     generator = torch.Generator().manual_seed(0)
     try:
         source = loading.load("fashion-mnist")
-        images, labels, said = source.train_images, source.train_labels, "Fashion-MNIST"
+        images, labels, said = source.train_inputs, source.train_targets, "Fashion-MNIST"
     except FileNotFoundError:
         images = torch.randint(256, (60 * BATCH, 1, 28, 28), dtype=torch.uint8, generator=generator)
         labels = torch.randint(10, (60 * BATCH,), generator=generator)

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", default=list(GRID), choices=list(GRID))
     arguments = parser.parse_args()
     images = loading.load("fashion-mnist")
-    images = replace(images, test_images=images.test_images[:100], test_labels=images.test_labels[:100])  # not looked at
+    images = replace(images, test_inputs=images.test_inputs[:100], test_targets=images.test_targets[:100])  # not looked at
     rows = [f"{EPOCHS} epochs, {IMAGES:,} images, seed {SEED}; train loss of the last epoch, lowest in bold.", ""]
     rows += ["| optimizer | step size | losses at its values |", "|---|---|---|"]
     for optimizer in arguments.optimizers:

@@ -116,8 +116,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     loaded = loading.load("fashion-mnist").subset(arguments.images)
-    images, labels = loaded.train_images.float() / 255, loaded.train_labels
-    tests, truth = loaded.test_images[:2000].float() / 255, loaded.test_labels[:2000]
+    images, labels = loaded.train_inputs.float() / 255, loaded.train_targets
+    tests, truth = loaded.test_inputs[:2000].float() / 255, loaded.test_targets[:2000]
     runs, clouds, accuracy = {}, {}, {}
     for title, settings in SETTINGS.items():
         model, optimizer = trained(settings, images, labels, arguments.epochs, arguments.batch)

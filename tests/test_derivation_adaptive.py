@@ -421,7 +421,7 @@ def test_the_unit_of_a_tensor_changes_nothing(gradients):
     """W = c W': the gradient of W' is c G, and W' moves by d / c. Another tensor beside it does not notice."""
     results = []
     for c in (1.0, 8.0):  # not so far that the least size binds
-        matrix, vector = parameter(gradients[0] / c), parameter(gradients[1][0])
+        matrix, vector = parameter(10 * gradients[0] / c), parameter(gradients[1][0])
         take_steps([matrix, vector], [[g * c, g[0]] for g in gradients], lr=1e-2)
         results.append((matrix.detach() * c, vector.detach()))
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-12)

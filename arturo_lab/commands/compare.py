@@ -2,90 +2,76 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import (
-    add_against,
-    add_command,
-    add_data,
-    add_jobs,
-    add_machine,
-    add_scale,
-    add_set,
-    add_target,
-    machine,
-    target,
-)
 from arturo_lab.commands.many import read_all, shown, train_many
+from arturo_lab.commands.options import DataSource, Goal, PoolSize
 from arturo_lab.errors import RunError
+from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import PAPERS
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
+from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
+from arturo_lab.runs.share import Share
+from arturo_lab.tasks.catalog import TASKS
+
+DESCRIPTION = (
+    "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
+    "`arturo train`, OUT/TASK/OPTIMIZER-seedS-HASH: a finished one is reused, an interrupted one is resumed. "
+    "Ends with a table for each task and writes OUT/summary.json, OUT/report.html, OUT/figures/ and OUT/tables/."
+)
+EXAMPLES = """
+arturo compare digits-mlp
+arturo compare digits-mlp digits-cnn --seeds 5 --epochs 10 --jobs 2
+arturo compare digits-mlp --optimizers sgd arturo --seeds 0,5,8 --set sgd.lr=0.05 arturo.kl_bound=0.1
+arturo compare fmnist-cnn --optimizers adamw arturo --epochs 12 --subset 20000 --out runs/first-look
+arturo compare fmnist-cnn cifar10-cnn --seeds 10 --ray auto
+"""
 
 
-def add(commands: Any) -> None:
-    sub = add_command(
-        commands,
-        "compare",
-        "several optimizers on the same seeds: a table, figures, a page, the numbers as JSON",
-        """
-        arturo compare digits-mlp
-        arturo compare digits-mlp digits-cnn --seeds 5 --epochs 10 --jobs 2
-        arturo compare digits-mlp --optimizers sgd arturo --seeds 0,5,8 --set sgd.lr=0.05 arturo.kl_bound=0.1
-        arturo compare fmnist-cnn --optimizers adamw arturo --epochs 12 --subset 20000 --out runs/first-look
-        arturo compare fmnist-cnn cifar10-cnn --seeds 10 --ray auto
-        """,
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    tasks: tuple[str, ...] = option(REQUIRED, "one or more of `arturo list`", metavar="TASK", positional=True)
+    optimizers: tuple[str, ...] = option(PAPERS, "what to compare", metavar="NAME")
+    seeds: str = option("3", "a count N for the seeds 0 to N-1, or the seeds themselves", metavar="N|A,B,C")
+    out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
+    pool: PoolSize = group(PoolSize, "")
+    goal: Goal = group(Goal, "")
+    share: Share = group(Share, "the tasks")
+    set: tuple[str, ...] = option(
+        (), "arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99", metavar="OPTIMIZER.NAME=VALUE"
     )
-    sub.description = (
-        "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
-        "`arturo train`, OUT/TASK/OPTIMIZER-seedS-HASH: one that is over is used again, one that was interrupted goes on. "
-        "Ends with a table for each task and writes OUT/summary.json, OUT/report.html, OUT/figures/ and OUT/tables/."
-    )
-    sub.add_argument("tasks", nargs="+", metavar="TASK", help="one or more of `arturo list`")
-    sub.add_argument("--optimizers", nargs="+", metavar="NAME", default=list(PAPERS), help=f"default: {' '.join(PAPERS)}")
-    sub.add_argument("--seeds", default="3", metavar="N|A,B,C", help="0 to N-1, or the seeds themselves (default: 3)")
-    add_jobs(sub)
-    add_target(sub)
-    add_against(sub)
-    sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where everything goes (default: runs)")
-
-    scale = sub.add_argument_group("the tasks")
-    add_scale(scale)
-    add_set(scale, "OPTIMIZER.NAME=VALUE", "arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99")
-    add_machine(sub.add_argument_group("the machine"))
-    add_data(sub.add_argument_group("data"))
-    sub.set_defaults(run=run)
+    machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
+    data: DataSource = group(DataSource, "data")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
-    aim = target(arguments)
+    options.goal.check_target(any(TASKS[task].metric.percent for task in options.tasks))
     configs = plan(
-        arguments.tasks,
-        arguments.optimizers,
-        parse_seeds(arguments.seeds),
-        arguments.epochs,
-        batch_size=arguments.batch_size,
-        subset=arguments.subset,
-        overrides=parse_overrides(arguments.set, arguments.optimizers),
-        **machine(arguments),
+        options.tasks,
+        options.optimizers,
+        parse_seeds(options.seeds),
+        overrides=parse_overrides(options.set, options.optimizers),
+        **flat(options.share),
+        **flat(options.machine),
     )
-    code = train_many(configs, arguments.out, arguments, console)
+    code = train_many(configs, options.out, options.pool, options.data, argv, console)
     if code > 1:  # interrupted: there is more to come
         return code
-    records, problems = read_all(configs, arguments.out)
+    records, problems = read_all(configs, options.out)
     for problem in problems:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
-        raise RunError(f"{arguments.out}: not one run could be made")
-    result = Report(sections(records), problems, shown(arguments.argv), aim, arguments.against)
+        raise RunError(f"{options.out}: all runs failed")
+    result = Report(sections(records), problems, shown(argv), options.goal.target, options.goal.against)
     result.show(console)
     console.print()
-    result.write(arguments.out).say(console)
+    result.write(options.out).say(console)
     return code

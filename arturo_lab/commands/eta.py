@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import add_command
 from arturo_lab.commands.listing import table
+from arturo_lab.fields import REQUIRED, option
 from arturo_lab.optimizers.fixed_eta import Multipliers, multipliers
 
-
-def add(commands: Any) -> None:
-    sub = add_command(
-        commands,
-        "eta",
-        "propose a fixed multiplier for arturo-fixed-eta: the median of runs with a trust region",
-        """
-        arturo train digits-cnn --optimizer arturo --out runs
-        arturo eta runs/digits-cnn/arturo-seed0-*
-        """,
-    )
-    sub.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder; of several, all steps count alike")
-    sub.set_defaults(run=run)
+DESCRIPTION = "Propose a fixed multiplier for arturo-fixed-eta: the median of runs with a trust region."
+EXAMPLES = """
+arturo train digits-cnn --optimizer arturo --out runs
+arturo eta runs/digits-cnn/arturo-seed0-*
+"""
 
 
-def run(arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    runs: tuple[Path, ...] = option(REQUIRED, "run folder; the steps of several are pooled", metavar="RUN", positional=True)
+
+
+def run(options: Options, argv: Sequence[str]) -> None:
     console = Console()
-    found = {path: multipliers(path) for path in arguments.runs}
-    together = Multipliers(tuple(eta for each in found.values() for eta in each.etas))
-    shown = table("Multipliers", "run", "steps", "5 %", "median", "95 %")
-    for path, each in [*found.items(), *([("together", together)] if len(found) > 1 else [])]:
+    by_run = {path: multipliers(path) for path in options.runs}
+    together = Multipliers(tuple(eta for each in by_run.values() for eta in each.etas))
+    summary = table("Multipliers", "run", "steps", "5 %", "median", "95 %")
+    for path, each in [*by_run.items(), *([("together", together)] if len(by_run) > 1 else [])]:
         row = (each.quantile(0.05), each.median, each.quantile(0.95))
-        shown.add_row(getattr(path, "name", str(path)), str(len(each.etas)), *(f"{value:.6g}" for value in row))
-    console.print(shown)
+        summary.add_row(getattr(path, "name", str(path)), str(len(each.etas)), *(f"{value:.6g}" for value in row))
+    console.print(summary)
     console.print(f"--optimizer arturo-fixed-eta --set eta={together.median:.6g}", soft_wrap=True, highlight=False)

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from arturo_lab.commands.arguments import add_command
+from arturo_lab.commands.options import DataSource
 from arturo_lab.data import loading
 from arturo_lab.data.download import RemoteFile
+from arturo_lab.data.examples import Examples
 from arturo_lab.data.sources import DATA
+from arturo_lab.errors import ConfigError
+from arturo_lab.fields import REQUIRED, option
+
+DESCRIPTION = "Download data sets. Resumes an interrupted download and rejects a file with the wrong checksum."
+EXAMPLES = """
+arturo fetch fashion-mnist
+arturo fetch cifar10 cifar100 --data-dir ~/data
+arturo fetch cifar10 --mirror https://mirror.example.org/datasets
+"""
+AVAILABLE = ", ".join(name for name, entry in DATA.items() if entry.files)
 
 
-def add(commands: Any) -> None:
-    sub = add_command(
-        commands,
-        "fetch",
-        "download data sets; goes on where it was interrupted, believes nothing without the right checksum",
-        """
-        arturo fetch fashion-mnist
-        arturo fetch cifar10 cifar100 --data-dir ~/data
-        arturo fetch cifar10 --mirror https://mirror.example.org/datasets
-        """,
-    )
-    names = [name for name, entry in DATA.items() if entry.files]
-    sub.add_argument("names", nargs="+", metavar="NAME", help=f"one or more of {', '.join(names)}")
-    sub.add_argument("--data-dir", type=Path, metavar="DIR", help="where to (default: $ARTURO_DATA, else your cache folder)")
-    sub.add_argument("--mirror", metavar="URL", help="download from URL/FILE instead of the official place")
-    sub.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    names: tuple[str, ...] = option(REQUIRED, f"one or more of {AVAILABLE}", metavar="NAME", positional=True)
+    data_dir: Path | None = option(None, "target folder (default: $ARTURO_DATA, else your cache folder)", metavar="DIR")
+    mirror: str | None = option(None, "download from URL/FILE instead of the official address", metavar="URL")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    _ = [DATA[name] for name in arguments.names]  # an unknown name stops before the first byte
-    for name in arguments.names:
-        fetch(name, arguments.data_dir, arguments.mirror, Console())
+def run(options: Options, argv: Sequence[str]) -> None:
+    _ = [DATA[name] for name in options.names]  # an unknown name stops before the first byte
+    for name in options.names:
+        fetch(name, options.data_dir, options.mirror, Console())
 
 
 def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console) -> None:
@@ -51,13 +51,17 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
             progress.update(bars[file], completed=done)
 
         place = loading.fetch(name, data_dir, mirror, on_progress)
-    where = "comes with scikit-learn" if not DATA[name].places else f"{'downloaded to' if bars else 'is in'} {place}"
+    entry, how = DATA[name], "downloaded to" if bars else "is in"
+    where = f"{how} {place}" if entry.places else f"comes with {entry.comes_with}"
     console.print(f"{name}: {where}", soft_wrap=True, highlight=False)
 
 
-def provide(name: str, arguments: argparse.Namespace, console: Console) -> loading.ImageData:
-    """The data set, fetched first if ``arguments`` of :func:`add_data` ask for it and it is not there."""
-    named = arguments.data_dir
-    if arguments.download and (loading.find(name, named)[0] is None or (named is not None and not named.exists())):
-        fetch(name, arguments.data_dir, arguments.mirror, console)
-    return loading.load(name, arguments.data_dir)
+def provide(data: loading.Source, source: DataSource, console: Console) -> Examples:
+    """The data set, fetched first if it is missing and ``--download`` says so."""
+    named = source.data_dir
+    missing = named is not None and not named.exists()
+    if source.download and isinstance(data, str) and (loading.find(data, named)[0] is None or missing):
+        fetch(data, named, source.mirror, console)
+    elif missing:  # also where the data set is embedded and needs no folder: a typo must not pass in silence
+        raise ConfigError(f"data-dir: {named} does not exist")
+    return loading.load(data, named)

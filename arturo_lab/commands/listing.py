@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from arturo_lab.commands.options import DataFolder
+from arturo_lab.fields import group
 
-from arturo_lab.commands.arguments import add_command
-from arturo_lab.data import loading
-from arturo_lab.data.sources import DATA
-from arturo_lab.optimizers.catalog import OPTIMIZERS
-from arturo_lab.tasks.catalog import TASKS
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXAMPLES = "arturo list"
 
 
-def add(commands: Any) -> None:
-    sub = add_command(commands, "list", "the tasks, the optimizers, and the data found", "arturo list")
-    sub.add_argument("--data-dir", type=Path, metavar="DIR", help="folder searched for data first (default: $ARTURO_DATA)")
-    sub.set_defaults(run=run)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    data: DataFolder = group(DataFolder, "")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    Console().print(tasks(), optimizers(), data_found(arguments.data_dir), sep="\n")
+def run(options: Options, argv: Sequence[str]) -> None:
+    from rich.console import Console
+
+    Console().print(tasks(), optimizers(), data_found(options.data.data_dir), sep="\n")
 
 
 def table(title: str, *columns: str) -> Table:
     """Plain, so that it fits 80 columns; the names in the first column are for copying and never cut."""
+    from rich import box
+    from rich.table import Table
+
     result = Table(
         title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for i, column in enumerate(columns):
         result.add_column(
-            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "images") else "left"
+            column, no_wrap=i == 0, justify="right" if column in ("weights", "epochs", "batch", "examples") else "left"
         )
     return result
 
 
 def tasks() -> Table:
+    import torch
+
+    from arturo_lab.tasks.catalog import TASKS
+
     result = table("Tasks", "task", "what it is", "weights", "epochs", "batch", "lr")
     for name, task in TASKS.items():
         with torch.device("meta"):  # shapes without memory
@@ -52,6 +58,8 @@ def tasks() -> Table:
 
 
 def optimizers() -> Table:
+    from arturo_lab.optimizers.catalog import OPTIMIZERS
+
     result = table("Optimizers", "optimizer", "label", "what it is")
     for name, entry in OPTIMIZERS.items():
         result.add_row(name, entry.label, entry.about)
@@ -61,9 +69,13 @@ def optimizers() -> Table:
 
 def data_found(data_dir: Path | None) -> Table:
     """Where each data set is, or the command that gets it."""
-    result = table("Data", "data", "images", "where")
+    from arturo_lab.data import loading
+    from arturo_lab.data.sources import DATA
+
+    result = table("Data", "data", "examples", "where")
     for name, entry in DATA.items():
         place, _ = loading.find(name, data_dir)
-        where = "comes with scikit-learn" if not entry.places else str(place) if place else f"not found: arturo fetch {name}"
-        result.add_row(name, f"{entry.train_images:,}", where)
+        files = str(place) if place else f"not found: arturo fetch {name}"
+        where = files if entry.places else f"comes with {entry.comes_with}"
+        result.add_row(name, f"{entry.examples:,}" if entry.examples else "", where)
     return result

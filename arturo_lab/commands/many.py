@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shlex
 import sys
@@ -13,11 +12,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import jobs
 from arturo_lab.commands.fetch import provide
+from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.errors import ConfigError
-from arturo_lab.pool.board import OVER, News, found
 from arturo_lab.pool.overview import Overview
+from arturo_lab.pool.status import OVER, RunStatus, status_of
 from arturo_lab.pool.workers import train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
@@ -27,56 +26,54 @@ from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
 
 
-class Crew(NamedTuple):
+class Pool(NamedTuple):
     """Who trains."""
 
-    train_all: Callable[..., list[News]]  # called like arturo_lab.pool.workers.train_all
+    train_all: Callable[..., list[RunStatus]]  # called like arturo_lab.pool.workers.train_all
     jobs: int  # at the same time
-    elsewhere: bool  # on other machines, whose devices are not ours
+    remote: bool  # on other machines, whose devices are not ours
 
 
 @contextmanager
-def crew(arguments: argparse.Namespace, configs: Sequence[RunConfig], at_once: int | None = None) -> Iterator[Crew]:
-    """Processes of this machine, ``--jobs`` or ``at_once`` of them; with ``--ray`` the nodes of a cluster."""
-    wanted = at_once or jobs(arguments)
-    if arguments.ray is None:
-        yield Crew(train_all, wanted or 1, elsewhere=False)
+def open_pool(size: PoolSize, configs: Sequence[RunConfig]) -> Iterator[Pool]:
+    """Processes of this machine, or with ``--ray`` the nodes of a cluster."""
+    if size.ray is None:
+        yield Pool(train_all, size.jobs or 1, remote=False)
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("ray: needs Ray; to install it: pip install 'arturo[ray]'")
     from arturo_lab.pool.cluster import connected
 
-    with connected(arguments.ray) as cluster:
-        yield Crew(cluster.train_all, wanted or cluster.capacity(configs), elsewhere=True)
+    with connected(size.ray) as cluster:
+        yield Pool(cluster.train_all, size.jobs or cluster.capacity(configs), remote=True)
 
 
 def train_many(
-    configs: Sequence[RunConfig], out: Path, arguments: argparse.Namespace, console: Console, at_once: int | None = None
+    configs: Sequence[RunConfig], out: Path, size: PoolSize, source: DataSource, argv: Sequence[str], console: Console
 ) -> int:
-    """Train what is not over yet, with the overview on.
+    """Train what is not finished yet, with the overview on.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
     """
-    jobs(arguments)  # a mistake is said before anything is read
-    before = [found(config, out) for config in configs]
-    missing = [news.config for news in before if news.state == "waiting"]
-    if reused := sum(news.reused for news in before):
-        console.print(f"already there: {reused} of {count(len(configs), 'run')}", highlight=False)
+    before = [status_of(config, out) for config in configs]
+    missing = [status.config for status in before if status.state == "waiting"]
+    if reused := sum(status.reused for status in before):
+        console.print(f"reused: {reused} of {count(len(configs), 'run')}", highlight=False)
     for name in dict.fromkeys(TASKS[config.task].data for config in missing):
-        provide(name, arguments, console)  # what is wrong with it is said now, once
+        provide(name, source, console)  # a problem with the data is reported now, once
 
-    with interruptible() as stop, crew(arguments, missing, at_once) as who:
-        for device in dict.fromkeys(config.device for config in missing if not who.elsewhere):
+    with interruptible() as stop, open_pool(size, missing) as pool:
+        for device in dict.fromkeys(config.machine.device for config in missing if not pool.remote):
             available(device)
-        with Overview(configs, who.jobs, console) as overview:
-            last = who.train_all(configs, out, who.jobs, data_dir=arguments.data_dir, on_news=overview.on_news, stop=stop)
-    failed = [news for news in last if news.state == "failed"]
-    for news in failed:
-        print(news.details, end="", file=sys.stderr)
+        with Overview(configs, pool.jobs, console) as overview:
+            last = pool.train_all(configs, out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop)
+    failed = [status for status in last if status.state == "failed"]
+    for status in failed:
+        print(status.details, end="", file=sys.stderr)
     if failed:
-        print(f"arturo: {len(failed)} of {count(len(last), 'run')} failed; the same command tries again", file=sys.stderr)
-    if stop() and any(news.state not in (*OVER, "failed") for news in last):
-        print(f"arturo: interrupted; to go on: {shlex.join(['arturo', *arguments.argv])}", file=sys.stderr)
+        print(f"arturo: {len(failed)} of {count(len(last), 'run')} failed; see above for the reasons", file=sys.stderr)
+    if stop() and any(status.state not in (*OVER, "failed") for status in last):
+        print(f"arturo: interrupted; to resume: {shlex.join(['arturo', *argv])}", file=sys.stderr)
         return stop.exit_code
     return 1 if failed else 0
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from arturo_lab.commands.arguments import add_command, add_data, add_machine, add_scale, add_set, machine
 from arturo_lab.commands.fetch import provide
+from arturo_lab.commands.options import DataSource
 from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, LabError, RunError
+from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers import settings
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.run import RunFolder, open_run
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training import loggers, parallel
 from arturo_lab.training.display import TrainingDisplay
@@ -30,135 +34,120 @@ from arturo_lab.training.loggers import LOGGERS, Logger
 from arturo_lab.training.parallel import Processes
 from arturo_lab.training.train import available, train
 
+DESCRIPTION = "Train one network. Metrics, checkpoint and result go to OUT/TASK/OPTIMIZER-seedS-HASH."
+EXAMPLES = """
+arturo train digits-mlp
+arturo train digits-cnn --optimizer adamw --seed 3 --epochs 5 --set lr=0.003 weight_decay=0.1
+arturo train cifar10-cnn --epochs 8 --subset 10000 --download
+arturo train fmnist-resnet18 --optimizer sgd --checkpoint-seconds 600 --log tensorboard
+arturo train fmnist-resnet18 --optimizer sgd --resume
+arturo train digits-cnn --config runs/tune/digits-cnn-arturo.json
+torchrun --nproc-per-node 2 -m arturo_lab train cifar10-resnet34 --parallel fsdp2
+"""
 
-def add(commands: Any) -> None:
-    sub = add_command(
-        commands,
-        "train",
-        "one training, epoch by epoch; metrics, checkpoint and result go to OUT/TASK/OPTIMIZER-seedS-HASH",
-        """
-        arturo train digits-mlp
-        arturo train digits-cnn --optimizer adamw --seed 3 --epochs 5 --set lr=0.003 weight_decay=0.1
-        arturo train cifar10-cnn --epochs 8 --subset 10000 --download
-        arturo train fmnist-resnet18 --optimizer sgd --checkpoint-seconds 600 --log tensorboard
-        arturo train fmnist-resnet18 --optimizer sgd --resume
-        arturo train digits-cnn --config runs/tune/digits-cnn-arturo.json
-        torchrun --nproc-per-node 2 -m arturo_lab train cifar10-resnet34 --parallel fsdp2
-        """,
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
+    optimizer: str | None = option(None, "one of `arturo list` (default: arturo)", metavar="NAME")
+    config: Path | None = option(None, "what `arturo tune` wrote; options on the command line override it", metavar="FILE")
+    seed: int = option(0, "of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
+    resume: bool = option(False, "resume an interrupted run from its last checkpoint")
+    out: Path = option(Path("runs"), "folder for run folders", metavar="DIR")
+    share: Share = group(Share, "the task")
+    set: tuple[str, ...] = option(
+        (), "arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none", metavar="NAME=VALUE"
     )
-    sub.add_argument("task", metavar="TASK", help="one of `arturo list`")
-    sub.add_argument("--optimizer", metavar="NAME", help="one of `arturo list` (default: arturo)")
-    sub.add_argument("--config", type=Path, metavar="FILE", help="what `arturo tune` found; options given here go before it")
-    sub.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
-    sub.add_argument("--resume", action="store_true", help="go on with a run that was interrupted, from its last checkpoint")
-    sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go (default: runs)")
-
-    scale = sub.add_argument_group("the task")
-    add_scale(scale)
-    add_set(scale, "NAME=VALUE", "arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none")
-
-    where = sub.add_argument_group("the machine")
-    add_machine(where)
-    where.add_argument(
-        "--parallel",
-        metavar="HOW",
-        help="under torchrun: ddp (all weights in every process) or fsdp2 (weights and state shared out)",
+    machine: Machine = group(Machine, "the machine")
+    data: DataSource = group(DataSource, "data")
+    checkpoint_seconds: float | None = option(
+        None, "also save a checkpoint every T seconds (default: after epochs only)", metavar="T"
     )
-
-    files = sub.add_argument_group("data and records")
-    add_data(files)
-    files.add_argument(
-        "--checkpoint-seconds", type=float, metavar="T", help="also save every T seconds (default: after epochs only)"
-    )
-    files.add_argument("--log", nargs="+", default=[], metavar="NAME", help=f"also log to {', '.join(LOGGERS)}")
-    sub.set_defaults(run=run)
+    log: tuple[str, ...] = option((), f"also log to {', '.join(LOGGERS)}", metavar="NAME")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    found = read_config_file(arguments.config) if arguments.config else ConfigFile(optimizer=arguments.optimizer or "arturo")
-    if arguments.optimizer not in (None, found.optimizer):
-        raise ConfigError(f"optimizer: {arguments.config} is of {found.optimizer}, got {arguments.optimizer}; leave one out")
-    lengths = found.lengths(arguments.task)
+def run(options: Options, argv: Sequence[str]) -> int:
+    stored = read_config_file(options.config) if options.config else ConfigFile(optimizer=options.optimizer or "arturo")
+    if options.optimizer not in (None, stored.optimizer):
+        raise ConfigError(f"optimizer: {options.config} is of {stored.optimizer}, got {options.optimizer}; leave one out")
+    lengths = {key: value for key, value in flat(options.share).items() if value is not None}
     config = RunConfig.for_task(
-        arguments.task,
-        found.optimizer,
-        arguments.seed,
-        lengths["epochs"] if arguments.epochs is None else arguments.epochs,
-        batch_size=lengths["batch_size"] if arguments.batch_size is None else arguments.batch_size,
-        subset=lengths["subset"] if arguments.subset is None else arguments.subset,
-        overrides={**found.settings, **settings.parse(arguments.set)},
-        **machine(arguments),
-        parallel=arguments.parallel,
+        options.task,
+        stored.optimizer,
+        options.seed,
+        overrides={**stored.settings, **settings.parse(options.set)},
+        **{**stored.lengths(options.task), **lengths},
+        **flat(options.machine),
     )
-    if arguments.checkpoint_seconds is not None and not arguments.checkpoint_seconds > 0:
-        raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {arguments.checkpoint_seconds}")
-    loggers.check(arguments.log)
-    parallel.check(config.parallel)
-    with parallel.joined(config.parallel, torch.device(config.device)) as processes:
+    if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
+        raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {options.checkpoint_seconds}")
+    loggers.check(options.log)
+    parallel.check(config.machine.parallel)
+    with parallel.joined(config.machine.parallel, torch.device(config.machine.device)) as processes:
         if not processes.first:
-            return follow(config, arguments, processes)
+            return follow(config, options, processes)
         told: list[bool] = []
 
         def tell(go: bool) -> None:
             told.append(processes.share(go))
 
         try:
-            return lead(config, arguments, processes, tell)
+            return lead(config, options, argv, processes, tell)
         except LabError:
             if not told:
                 tell(False)
             raise
 
 
-def follow(config: RunConfig, arguments: argparse.Namespace, processes: Processes) -> int:
+def follow(config: RunConfig, options: Options, processes: Processes) -> int:
     """Another process than the first: train along, in silence."""
     if processes.share(None):
         with interruptible() as stop:
             try:
-                train(config, loading.load(TASKS[config.task].data, arguments.data_dir), stop=stop, processes=processes)
+                train(config, loading.load(TASKS[config.task].data, options.data.data_dir), stop=stop, processes=processes)
             except KeyboardInterrupt:
                 return stop.exit_code
     return 0
 
 
-def lead(config: RunConfig, arguments: argparse.Namespace, processes: Processes, tell: Callable[[bool], None]) -> int:
+def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Processes, tell: Callable[[bool], None]) -> int:
     """The first process, mostly the only one; it tells the others once whether there is anything to do."""
     console = Console()
-    available(config.device)
-    loaded = provide(TASKS[config.task].data, arguments, console)
+    available(config.machine.device)
+    loaded = provide(TASKS[config.task].data, options.data, console)
 
-    with interruptible() as stop, open_run(arguments.out, config, arguments.checkpoint_seconds) as folder:
+    with interruptible() as stop, open_run(options.out, config, options.checkpoint_seconds) as folder:
         if folder.result is not None:
             tell(False)
             console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
             say_result(folder, console)
             return 0
-        if folder.started and not arguments.resume:
+        if folder.started and not options.resume:
             raise RunError(
-                f"{folder.path}: holds an interrupted run, {folder.epochs_done} of {config.epochs} epochs; --resume goes on "
-                "with it, or remove the folder to start again"
+                f"{folder.path}: holds an interrupted run, {folder.epochs_done} of {config.epochs} epochs; add --resume to "
+                "resume it, or remove the folder to start again"
             )
-        if arguments.resume and not folder.started:
+        if options.resume and not folder.started:
             say_nothing_to_resume(folder, console)
         try:
             tell(True)
-            status = watched(config, loaded, folder, arguments.log, stop, console, processes)
+            status = watched(config, loaded, folder, options.log, stop, console, processes)
         except KeyboardInterrupt:
             program = ["arturo"] if processes.world == 1 else ["torchrun", "...", "-m", "arturo_lab"]
-            command = shlex.join([*program, *arguments.argv, *([] if arguments.resume else ["--resume"])])
-            print(f"arturo: interrupted; to go on: {command}", file=sys.stderr)
+            command = shlex.join([*program, *argv, *([] if options.resume else ["--resume"])])
+            print(f"arturo: interrupted; to resume: {command}", file=sys.stderr)
             return stop.exit_code
         if status == "diverged":
-            console.print("the loss is not finite any more: diverged", style="bold")
+            console.print("the loss is no longer finite: diverged", style="bold")
         say_result(folder, console)
     return 0
 
 
 def watched(
     config: RunConfig,
-    loaded: loading.ImageData,
+    loaded: Examples,
     folder: RunFolder,
-    log: list[str],
+    log: Sequence[str],
     stop: Any,
     console: Console,
     processes: Processes,
@@ -166,7 +155,7 @@ def watched(
     """Train, with the display and the loggers looking on. The result's status."""
     done = folder.epochs_done if folder.started else 0
     if done:
-        console.print(f"goes on after epoch {done}")
+        console.print(f"resumes after epoch {done}")
     status = "interrupted"
     with ExitStack() as stack:
         display = stack.enter_context(TrainingDisplay(config, console, done))
@@ -192,7 +181,7 @@ def watched(
 
 def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
     """Perhaps an option was forgotten: name the interrupted runs of this optimizer and seed that have other ones."""
-    console.print(f"nothing to go on from in {folder.path}: starts anew", soft_wrap=True, highlight=False)
+    console.print(f"nothing to resume in {folder.path}: starts from the beginning", soft_wrap=True, highlight=False)
     name, _, _ = folder.path.name.rpartition("-")
     for other in sorted(folder.path.parent.glob(f"{name}-*")):
         if other != folder.path and (other / "checkpoint.pt").exists() and not (other / "result.json").exists():
@@ -201,4 +190,6 @@ def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
 
 def say_result(folder: RunFolder, console: Console) -> None:
     assert folder.result is not None
-    console.print(f"test accuracy {folder.result['test_accuracy']:.2%}: {folder.path}", soft_wrap=True, highlight=False)
+    metric = TASKS[folder.config.task].metric
+    value = folder.result.get(metric.key)
+    console.print(f"test {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False)

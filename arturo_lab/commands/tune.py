@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import math
@@ -10,158 +9,175 @@ import shlex
 import shutil
 import sys
 import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from arturo_lab.commands.arguments import add_command, add_data, add_jobs, add_machine, add_scale, jobs, machine
 from arturo_lab.commands.fetch import provide
-from arturo_lab.commands.many import crew, shown
+from arturo_lab.commands.many import open_pool, shown
+from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.errors import ConfigError
+from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import write_config_file
-from arturo_lab.paper.scales import SCALES, Share
+from arturo_lab.paper.scales import SCALES
+from arturo_lab.runs.machine import Machine
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
-from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Search
+from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
 
 if TYPE_CHECKING:
     from arturo_lab.tuning.outcome import Row
     from arturo_lab.tuning.trial import Trainer
 
+DESCRIPTION = "Search an optimizer's hyperparameters by cross-validation; the test set is used once, at the end."
+EXAMPLES = """
+arturo tune digits-cnn --protocol fair --optimizer adamw
+arturo tune fmnist-cnn --optimizer arturo --trials 50 --folds 8 --seeds 3 --out runs/tune/fmnist-cnn-arturo.json
+arturo tune digits-mlp --protocol fair --studies 1 --epochs 5 --cross runs/tune/digits-cnn-arturo.json
+arturo tune fmnist-cnn --storage postgresql://user@host/database --worker
+"""
 
-def add(commands: Any) -> None:
-    sub = add_command(
-        commands,
-        "tune",
-        "search an optimizer's hyperparameters by cross-validation; the test set is looked at once, at the end",
-        """
-        arturo tune digits-cnn --protocol fair --optimizer adamw
-        arturo tune fmnist-cnn --optimizer arturo --trials 50 --folds 8 --seeds 3 --out runs/tune/fmnist-cnn-arturo.json
-        arturo tune digits-mlp --protocol fair --studies 1 --epochs 5 --cross runs/tune/digits-cnn-arturo.json
-        arturo tune fmnist-cnn --storage postgresql://user@host/database --worker
-        """,
+
+def defaults(name: str) -> str:
+    """What each protocol does unless told.
+
+    Example:
+        >>> defaults("folds")
+        'default: paper 8, fair 5'
+    """
+    values = {key: getattr(protocol, name) for key, protocol in PROTOCOLS.items()}
+    return "default: " + ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a search is done; what is None is the protocol's."""
+
+    protocol: str = option("paper", " or ".join(PROTOCOLS), metavar="NAME")
+    trials: int | None = option(None, f"configurations to try ({defaults('trials')})", metavar="T", lowest=1)
+    folds: int | None = option(None, f"parts of the training images ({defaults('folds')})", metavar="F", lowest=2)
+    seeds: int | None = option(None, f"seeds for each fold ({defaults('seeds')})", metavar="S", lowest=1, highest=10_000)
+    studies: int | None = option(
+        None, "independent studies (default: paper 1, fair 3 on digits, else 1)", metavar="N", lowest=1
     )
-    sub.add_argument("task", metavar="TASK", help="one of `arturo list`")
-    sub.add_argument("--optimizer", metavar="NAME", default="arturo", help="sgd, adam, adamw or arturo (default: arturo)")
-    sub.add_argument(
-        "--out",
-        type=Path,
+    prune: bool | None = option(None, "give up hopeless configurations before their last fold (default: paper no, fair yes)")
+    cross: tuple[Path, ...] = option((), "also judge the winners of these searches on other tasks", metavar="FILE")
+    test_seeds: int = option(3, "seeds of the winner's test; 0 postpones the test", metavar="N", lowest=0)
+
+    @property
+    def rules(self) -> Protocol:
+        return PROTOCOLS[self.protocol]
+
+    @property
+    def pruned(self) -> bool:
+        """Whether hopeless configurations are given up early."""
+        return self.rules.prune if self.prune is None else self.prune
+
+    @property
+    def trial_count(self) -> int:
+        return self.trials or self.rules.trials
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Where the study is kept."""
+
+    storage: str | None = option(
+        None, "a database URL as Optuna takes it (default: a SQLite file in FILE's folder)", metavar="URL"
+    )
+    worker: bool = option(False, "only run trials; another process writes FILE")
+    heartbeat: int = option(
+        15, "seconds between signs of life; after four missed ones a worker is considered dead", metavar="S", lowest=1
+    )
+    dashboard: bool = option(False, "do not search; open the study in optuna-dashboard")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
+    optimizer: str = option("arturo", "sgd, adam, adamw or arturo", metavar="NAME")
+    out: Path | None = option(
+        None,
+        "result, which `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
+        "folder of that name without .json",
         metavar="FILE",
-        help="what `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); the rest goes to the folder FILE "
-        "without .json",
     )
+    effort: Effort = group(Effort, "the search")
+    scale: str = option("full", "full, or cpu: reduced as `arturo reproduce --scale cpu` reduces it", metavar="NAME")
+    share: Share = group(Share, "the task", leave_out=("fold",))
+    machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
+    pool: PoolSize = group(PoolSize, "")
+    data: DataSource = group(DataSource, "data")
+    study: StudyOptions = group(StudyOptions, "the study")
 
-    how = sub.add_argument_group("the search")
-    how.add_argument("--protocol", default="paper", metavar="NAME", help=f"{' or '.join(PROTOCOLS)} (default: paper)")
-    for name, what in (("trials", "configurations"), ("folds", "parts of the training images"), ("seeds", "for each fold")):
-        defaults = ", ".join(f"{key} {getattr(protocol, name)}" for key, protocol in PROTOCOLS.items())
-        how.add_argument(f"--{name}", type=int, metavar=name[0].upper(), help=f"{what} (default: {defaults})")
-    how.add_argument("--studies", type=int, metavar="N", help="independent ones (default: paper 1, fair 3 on digits, else 1)")
-    how.add_argument(
-        "--prune",
-        action=argparse.BooleanOptionalAction,
-        help="give hopeless configurations up before their last fold (default: paper no, fair yes)",
-    )
-    how.add_argument(
-        "--cross",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="also judge what won in these searches, on other tasks",
-    )
-    how.add_argument("--test-seeds", type=int, default=3, metavar="N", help="of the winner's test (default: 3; 0: no test yet)")
-
-    scale = sub.add_argument_group("the task")
-    scale.add_argument("--scale", default="full", metavar="NAME", help="full, or cpu: as `arturo reproduce` cuts it down")
-    add_scale(scale)
-
-    where = sub.add_argument_group("the machine")
-    add_machine(where)
-    add_jobs(where)
-    add_data(where)
-
-    study = sub.add_argument_group("the study")
-    study.add_argument("--storage", metavar="URL", help="a database as Optuna takes it (default: SQLite in FILE's folder)")
-    study.add_argument("--worker", action="store_true", help="only take part in the trials; another process writes FILE")
-    study.add_argument(
-        "--heartbeat", type=int, default=15, metavar="S", help="seconds; silent four times as long, a worker is taken for dead"
-    )
-    study.add_argument("--dashboard", action="store_true", help="do not search, look at the study with optuna-dashboard")
-    sub.set_defaults(run=run)
+    @property
+    def file(self) -> Path:
+        return self.out or Path("runs/tune") / f"{self.task}-{self.optimizer}.json"
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options, argv: Sequence[str]) -> int:
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tune: needs Optuna; to install it: pip install 'arturo[tune]'")
     console = Console()
     from arturo_lab.tuning.result import check_out
 
-    found = searches(arguments)
-    file = arguments.out or Path("runs/tune") / f"{arguments.task}-{arguments.optimizer}.json"
+    studies = searches(options)
+    file = options.file
     folder = file.with_suffix("")
     if file.suffix != ".json":
         raise ConfigError(f"out: must be the name of a file that ends with .json, got {file}")
-    check_out(file, found[0])
-    url = arguments.storage or f"sqlite:///{folder / 'study.db'}"
-    if arguments.dashboard:
+    check_out(file, studies[0])
+    url = options.study.storage or f"sqlite:///{folder / 'study.db'}"
+    if options.study.dashboard:
         return dashboard(url)
-    alone = arguments.ray is None and jobs(arguments) in (None, 1)
-    if arguments.ray is None:
-        available(arguments.device)
-    provide(TASKS[arguments.task].data, arguments, console)
+    alone = options.pool.ray is None and options.pool.jobs in (None, 1)
+    if options.pool.ray is None:
+        available(options.machine.device)
+    provide(TASKS[options.task].data, options.data, console)
 
     from arturo_lab.tuning.trial import training
 
-    with interruptible() as stop, crew(arguments, found[0].configs({}, fold=1)) as who:
-        trainer = training(None if alone else who.train_all, who.jobs, arguments.data_dir, stop)
+    with interruptible() as stop, open_pool(options.pool, studies[0].configs({}, fold=1)) as pool:
+        trainer = training(None if alone else pool.train_all, pool.jobs, options.data.data_dir, stop)
         try:
-            rows = search_all(arguments, found, url, folder, trainer, who.jobs, console)
-            if not arguments.worker:
-                conclude(arguments, found, rows, file, trainer, console)
+            rows = search_all(options, studies, url, trainer, pool.jobs, console)
+            if not options.study.worker:
+                conclude(options, argv, studies, rows, trainer, console)
         except KeyboardInterrupt:
-            again = shlex.join(["arturo", *arguments.argv])
-            print(f"arturo: interrupted; the same command goes on: {again}", file=sys.stderr)
+            print(f"arturo: interrupted; to resume: {shlex.join(['arturo', *argv])}", file=sys.stderr)
             return stop.exit_code
     return 0
 
 
-def searches(arguments: argparse.Namespace) -> list[Search]:
+def searches(options: Options) -> list[Search]:
     """The studies to do, checked before the first one runs."""
-    task, protocol = TASKS[arguments.task], PROTOCOLS[arguments.protocol]
-    share = SCALES[arguments.scale].tasks.get(arguments.task, Share())
-    for key, lowest in (("trials", 1), ("studies", 1), ("test_seeds", 0), ("heartbeat", 1)):
-        value = getattr(arguments, key)
-        if value is not None and value < lowest:
-            raise ConfigError(f"{key.replace('_', '-')}: must be an integer >= {lowest}, got {value}")
-    studies = arguments.studies or (protocol.studies if task.data in CHEAP else 1)
+    task, effort = TASKS[options.task], options.effort
+    scaled = flat(SCALES[options.scale].tasks.get(options.task, Share()))
+    chosen = {key: value for key, value in flat(options.share).items() if value is not None}
+    own = {"epochs": scaled["epochs"] or task.epochs, "batch_size": task.batch_size}
     return [
         Search(
-            arguments.task,
-            arguments.optimizer,
-            arguments.protocol,
-            protocol.folds if arguments.folds is None else arguments.folds,
-            protocol.seeds if arguments.seeds is None else arguments.seeds,
-            arguments.epochs if arguments.epochs is not None else share.epochs or task.epochs,
-            task.batch_size if arguments.batch_size is None else arguments.batch_size,
-            share.subset if arguments.subset is None else arguments.subset,
+            options.task,
+            options.optimizer,
+            effort.protocol,
+            effort.folds or effort.rules.folds,
+            effort.seeds or effort.rules.seeds,
+            Share(**{**scaled, **own, **chosen}),
             study,
-            **machine(arguments),
+            options.machine,
         )
-        for study in range(studies)
+        for study in range(effort.studies or (effort.rules.studies if task.data in CHEAP else 1))
     ]
 
 
-def pruned(arguments: argparse.Namespace) -> bool:
-    """Whether hopeless configurations are given up early."""
-    return bool(PROTOCOLS[arguments.protocol].prune if arguments.prune is None else arguments.prune)
-
-
 def search_all(
-    arguments: argparse.Namespace, found: list[Search], url: str, folder: Path, trainer: Trainer, at_once: int, console: Console
+    options: Options, searches: Sequence[Search], url: str, trainer: Trainer, at_once: int, console: Console
 ) -> list[Row]:
     """Every study until its last trial. All rows."""
     from arturo_lab.tuning.display import SearchDisplay
@@ -169,26 +185,27 @@ def search_all(
     from arturo_lab.tuning.search import work
     from arturo_lab.tuning.study import open_storage
 
-    first, protocol = found[0], PROTOCOLS[arguments.protocol]
-    trials = protocol.trials if arguments.trials is None else arguments.trials
-    crossed = winners_elsewhere(arguments.cross, first)
+    first, effort, trials = searches[0], options.effort, options.effort.trial_count
+    crossed = winners_elsewhere(effort.cross, first)
+    folder = options.file.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
     title = (
         f"{first.task}, {OPTIMIZERS[first.optimizer].label}, protocol {first.protocol}: {trials} trials of {first.folds} folds"
-        f" x {first.seeds} seeds x {first.epochs} epochs" + (f", {len(found)} studies" if len(found) > 1 else "")
+        f" x {first.seeds} seeds x {first.share.epochs} epochs" + (f", {len(searches)} studies" if len(searches) > 1 else "")
     )
     rows: list[Row] = []
     with (
-        open_storage(url, arguments.heartbeat) as storage,
-        SearchDisplay(title, trials * len(found) + len(crossed), console) as display,
+        open_storage(url, options.study.heartbeat) as storage,
+        SearchDisplay(title, trials * len(searches) + len(crossed), console, TASKS[first.task].metric) as display,
     ):
-        for search in found:
+        for search in searches:
             rows += work(
                 storage,
                 search,
                 trials,
                 trainer,
                 folder / "scratch",
-                prune=pruned(arguments),
+                prune=effort.pruned,
                 at_once=math.ceil(at_once / first.seeds),
                 crossed=crossed if search.study == 0 else {},
                 on_trials=display.on_trials,
@@ -197,15 +214,15 @@ def search_all(
 
 
 def conclude(
-    arguments: argparse.Namespace, found: list[Search], rows: list[Row], file: Path, trainer: Trainer, console: Console
+    options: Options, argv: Sequence[str], searches: Sequence[Search], rows: list[Row], trainer: Trainer, console: Console
 ) -> None:
-    """Test the winner, write everything, say it."""
+    """Test the winner, write everything, print the result."""
     from arturo_lab.tuning.figures import write_figures
     from arturo_lab.tuning.importance import importances
     from arturo_lab.tuning.outcome import edges, winner, write_rows
     from arturo_lab.tuning.result import config_file, tested, tested_before
 
-    search, folder = found[0], file.with_suffix("")
+    search, file, folder = searches[0], options.file, options.file.with_suffix("")
     best = winner(rows)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows, folder / "trials.jsonl")
@@ -213,22 +230,25 @@ def conclude(
         raise ConfigError(f"trials: every one of {len(rows)} diverged; {folder / 'trials.jsonl'} lists them")
     test = tested_before(file)
     if test is not None and test["params"] != best.params:
-        console.print("the test set was looked at before, for another winner: not again", style="bold")
-    elif arguments.test_seeds:
-        test = tested(search, best, arguments.test_seeds, trainer, folder / "test")
-    write_config_file(file, config_file(search, rows, best, shown(arguments.argv), test, pruned(arguments)))
-    title = f"{TASKS[search.task].title}, {OPTIMIZERS[search.optimizer].label}: {search.folds} folds, {search.epochs} epochs"
-    own = [row for row in rows if not row.crossed]
-    write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space))
+        console.print("the test set has been used for an earlier winner; it is not used again", style="bold")
+    elif options.effort.test_seeds:
+        test = tested(search, best, options.effort.test_seeds, trainer, folder / "test")
+    write_config_file(file, config_file(search, rows, best, shown(argv), test, options.effort.pruned))
+    title = (
+        f"{TASKS[search.task].title}, {OPTIMIZERS[search.optimizer].label}: {search.folds} folds, {search.share.epochs} epochs"
+    )
+    own, metric = [row for row in rows if not row.crossed], TASKS[search.task].metric
+    write_figures(folder, search.optimizer, title, rows, search.space, importances(own, search.space), metric)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
 
     values = ", ".join(f"{name} {value:.4g}" for name, value in best.params.items())
-    console.print(f"best: trial {best.slot}, validation accuracy {best.score:.2%}: {values}", highlight=False, soft_wrap=True)
+    score = f"validation {metric.name} {metric.text(metric.score(best.score))}"
+    console.print(f"best: trial {best.slot}, {score}: {values}", highlight=False, soft_wrap=True)
     for line in edges(search, best):
         console.print(f"at an edge: {line}", style="bold", highlight=False, soft_wrap=True)
     if test is not None and test["params"] == best.params:
-        error = f" ± {100 * test['doubled_error']:.2f}" if test["doubled_error"] is not None else ""
-        console.print(f"test accuracy {100 * test['mean']:.2f}{error} % ({test['n']} seeds)", highlight=False)
+        error = f" ± {metric.text(test['doubled_error'])}" if test["doubled_error"] is not None else ""
+        console.print(f"test {metric.name} {metric.text(test['mean'])}{error} ({test['n']} seeds)", highlight=False)
     console.print(f"{file}; figures: {folder}", highlight=False, soft_wrap=True)
 
 

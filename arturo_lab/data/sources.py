@@ -1,16 +1,25 @@
-"""The data sets: where each may lie, how it is read, where it is published. One entry of ``DATA`` each."""
+"""The data sets: where each may lie, how it is read, where it is published. One entry of ``DATA`` each.
+
+A task may bring a data set that is not listed here: a :class:`DataSet`, or a function that returns its examples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from arturo_lab.data import docstrings
 from arturo_lab.data.cifar import CIFAR10, CIFAR100, Arrays, CifarLayout, read_cifar
 from arturo_lab.data.download import RemoteFile
+from arturo_lab.data.examples import Examples
 from arturo_lab.data.idx import read_labelled
+from arturo_lab.data.tables import read_noise, read_nothing, read_table
+from arturo_lab.errors import DataError
 from arturo_lab.registry import Registry
 
 FASHION_MNIST_FILES = (
@@ -23,18 +32,36 @@ FASHION_MNIST_FILES = (
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set in files. One without ``places`` comes with a package and is read from nowhere."""
+    """A data set in files. One without ``places`` comes with a package and is read from nowhere.
+
+    Args:
+        title: its name in texts.
+        read: its content at a place, as four arrays (images and labels to train on and to test on) or as examples.
+        num_classes: None if the targets are no classes.
+        examples: to train on; None: only its content tells.
+        digest: of the content, see :attr:`arturo_lab.data.examples.Examples.digest`. Anything else is not this data set. None:
+            whatever is read is it.
+        places: where it may be, relative to a folder the user names.
+        system: folders that packages install.
+        lacks: what keeps a place from being the data set.
+        files: what to download.
+        fetched_to: where to, relative to a folder the user names.
+        also: another way to get it.
+        comes_with: the package that has it, if it has no ``places``.
+    """
 
     title: str
-    num_classes: int
-    train_images: int
-    read: Callable[[Path], Arrays]
-    places: tuple[str, ...] = ()  # relative to a folder the user names
-    system: tuple[Path, ...] = ()  # folders that packages install
-    lacks: Callable[[Path], str | None] = lambda place: None  # what keeps a place from being the data set
+    read: Callable[[Path], Arrays | Examples]
+    num_classes: int | None = None
+    examples: int | None = None
+    digest: str | None = None
+    places: tuple[str, ...] = ()
+    system: tuple[Path, ...] = ()
+    lacks: Callable[[Path], str | None] = lambda place: None
     files: tuple[RemoteFile, ...] = ()
     fetched_to: str = "."
-    also: str = ""  # another way to get it
+    also: str = ""
+    comes_with: str = "scikit-learn"
 
 
 def read_digits(place: Path) -> Arrays:
@@ -72,7 +99,7 @@ def _plain_or_gz(path: Path) -> Path:
     return path if path.is_file() else path.with_name(path.name + ".gz")
 
 
-def _cifar(title: str, layout: CifarLayout, file: RemoteFile) -> DataSet:
+def _cifar(title: str, layout: CifarLayout, digest: str, file: RemoteFile) -> DataSet:
     """50,000 + 10,000 colour 32x32 images, from the official folder or the official archive."""
 
     def lacks(place: Path) -> str | None:
@@ -85,9 +112,10 @@ def _cifar(title: str, layout: CifarLayout, file: RemoteFile) -> DataSet:
 
     return DataSet(
         title,
+        lambda place: read_cifar(place, layout),
         layout.num_classes,
-        train_images=50_000,
-        read=lambda place: read_cifar(place, layout),
+        examples=50_000,
+        digest=digest,
         places=(layout.folder, layout.archive, "."),  # the folder first: it needs no decompression
         lacks=lacks,
         files=(file,),
@@ -100,12 +128,13 @@ _TORONTO = "https://www.cs.toronto.edu/~kriz"
 DATA: Registry[DataSet] = Registry(
     "data",
     {
-        "digits": DataSet("8x8 digits", 10, train_images=1437, read=read_digits),
+        "digits": DataSet("8x8 digits", read_digits, num_classes=10, examples=1437),
         "fashion-mnist": DataSet(
             "Fashion-MNIST",
+            read_fashion_mnist,
             num_classes=10,
-            train_images=60_000,
-            read=read_fashion_mnist,
+            examples=60_000,
+            digest="a0cb6092afcc3eaa",
             places=(".", "fashion-mnist", "FashionMNIST/raw"),  # the last is torchvision's
             system=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's
             lacks=_fashion_mnist_lacks,
@@ -137,6 +166,7 @@ DATA: Registry[DataSet] = Registry(
         "cifar10": _cifar(
             "CIFAR-10",
             CIFAR10,
+            "a55ad8162afef7e2",
             RemoteFile(
                 f"{_TORONTO}/cifar-10-python.tar.gz",
                 170_498_071,
@@ -146,11 +176,89 @@ DATA: Registry[DataSet] = Registry(
         "cifar100": _cifar(
             "CIFAR-100",
             CIFAR100,
+            "0586525d44a91296",
             RemoteFile(
                 f"{_TORONTO}/cifar-100-python.tar.gz",
                 169_001_437,
                 "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
             ),
         ),
+        "breast-cancer": DataSet(
+            "breast cancer", lambda place: read_table("breast_cancer", classes=2), num_classes=2, examples=456
+        ),
+        "diabetes": DataSet("diabetes", lambda place: read_table("diabetes"), examples=354),
+        "docstrings": DataSet(
+            "docstrings of Python's library, bytes", lambda place: docstrings.read_bytes(), comes_with="Python"
+        ),
+        "docstring-words": DataSet(
+            "docstrings of Python's library, words", lambda place: docstrings.read_words(), comes_with="Python"
+        ),
+        "noise": DataSet("normal noise", lambda place: read_noise(), examples=10_000, comes_with="nothing else"),
+        "nothing": DataSet("nothing", lambda place: read_nothing(), examples=64, comes_with="nothing else"),
     },
 )
+
+
+def first(name: str, train: int, test: int) -> DataSet:
+    """The first images of a data set, as a data set: short trainings that a laptop manages."""
+    whole = DATA[name]
+
+    def read(place: Path) -> Examples:
+        entry = DATA[name]
+        found = as_examples(f"{name}-{train}", entry, entry.read(place))
+        check_digest(name, entry, found, place)
+        return replace(
+            found,
+            train_inputs=found.train_inputs[:train],
+            train_targets=found.train_targets[:train],
+            test_inputs=found.test_inputs[:test],
+            test_targets=found.test_targets[:test],
+        )
+
+    return replace(whole, title=f"{whole.title}, {train:,} images", read=read, examples=train, digest=None)
+
+
+DATA["fashion-mnist-12000"] = first("fashion-mnist", train=12_000, test=5_000)
+DATA["cifar10-10000"] = first("cifar10", train=10_000, test=5_000)
+
+
+def data_set(data: str | DataSet | Callable[[], Examples]) -> DataSet:
+    """What a task names or brings: an entry of ``DATA``, a data set, or a function that returns examples."""
+    if isinstance(data, str):
+        return DATA[data]
+    return data if isinstance(data, DataSet) else _made_by(data)
+
+
+@cache
+def _made_by(function: Callable[[], Examples]) -> DataSet:
+    return DataSet(name_of(function), lambda place: function(), comes_with="its task")
+
+
+def name_of(data: str | DataSet | Callable[[], Examples]) -> str:
+    """For messages and records."""
+    if isinstance(data, str):
+        return data
+    return data.title if isinstance(data, DataSet) else getattr(data, "__name__", type(data).__name__)
+
+
+def as_examples(name: str, entry: DataSet, content: Arrays | Examples) -> Examples:
+    if isinstance(content, Examples):
+        return content
+    train_images, train_labels, test_images, test_labels = content
+    return Examples(
+        name,
+        torch.from_numpy(train_images),
+        torch.from_numpy(train_labels.astype(np.int64)),
+        torch.from_numpy(test_images),
+        torch.from_numpy(test_labels.astype(np.int64)),
+        entry.num_classes,
+    )
+
+
+def check_digest(name: str, entry: DataSet, content: Examples, place: Path) -> None:
+    """Images of the right shape under the right file names are not yet the data set."""
+    if entry.digest is not None and content.digest != entry.digest:
+        raise DataError(
+            f"{place}: not {entry.title}: the content has the digest {content.digest}, the published one {entry.digest}; "
+            f"get it with `arturo fetch {name}`, or give images of your own their own name (docs/extending.md)"
+        )

@@ -18,7 +18,7 @@ from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers import curvature, tuned
 from arturo_lab.optimizers.tuned import ABLATIONS, ABSOLUTE, Values
 from arturo_lab.registry import Registry
-from arturo_lab.tasks.catalog import Schedule, constant
+from arturo_lab.tasks.schedules import Schedule, constant
 
 Constructor = Callable[..., Optimizer]
 
@@ -33,9 +33,10 @@ class OptimizerEntry:
         load: gives the constructor. A function, so that a package is imported only when somebody wants it.
         values: arguments on tasks without tuned ones.
         tuned: arguments by task.
-        from_images: arguments that follow from the number of training images.
+        from_images: arguments that follow from the number of training examples.
         milestone_factor: factor on lr at each of the paper's milestones.
         schedule: instead of the task's.
+        warmup: share of the steps over which lr rises, unless a run says another.
         instrument: told the network and its loss once, before the first step.
         around_gradient: entered before the forward pass, left after the backward pass.
         create_graph: whether ``backward`` must leave a graph to differentiate again.
@@ -51,10 +52,11 @@ class OptimizerEntry:
     load: Callable[[], Constructor]
     values: Values = field(default_factory=dict)
     tuned: Mapping[str, Values] = field(default_factory=dict)
-    from_images: Callable[[int], Values] = lambda images: {}
+    from_images: Callable[[int], Values] | None = None
     milestone_factor: float = 0.1
     schedule: Schedule | None = None
-    instrument: Callable[[nn.Module, nn.Module], None] = lambda network, loss: None
+    warmup: float = 0.0
+    instrument: Callable[[nn.Module, Any], None] = lambda network, loss: None
     around_gradient: Callable[[Any], AbstractContextManager[Any]] = lambda optimizer: nullcontext()
     create_graph: bool = False
     mode: Callable[[Any, bool], None] = lambda optimizer, training: None
@@ -68,8 +70,9 @@ class OptimizerEntry:
         return self.instrument is curvature.extend
 
     def for_task(self, task: str, images: int) -> Values:
-        """Its arguments on a task with so many training images."""
-        return {**self.values, **self.from_images(images), **self.tuned.get(task, {})}
+        """Its arguments on a task with so many training examples."""
+        counted = {} if self.from_images is None else self.from_images(images)
+        return {**self.values, **counted, **self.tuned.get(task, {})}
 
 
 def peer(module: str, name: str) -> Callable[[], Constructor]:
@@ -128,6 +131,14 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             lambda: AdamW,
             {"lr": 1e-3, "weight_decay": 1e-2},
             tuned.ADAMW,
+        ),
+        "adamw-warmup": OptimizerEntry(
+            "AdamW (warm-up)",
+            "AdamW whose lr rises over the first tenth of the steps",
+            lambda: AdamW,
+            {"lr": 1e-3, "weight_decay": 1e-2},
+            tuned.ADAMW,
+            warmup=0.1,
         ),
         "adaarturo": OptimizerEntry(
             "AdaArturo", "ours, noise and geometry learned; lr 1e-3, nothing tuned anywhere", lambda: AdaArturo, {"lr": 1e-3}

@@ -17,9 +17,11 @@ from arturo.surrogates.diagonals import ATTRIBUTES, left_by_backpack
 from arturo_lab.errors import ConfigError
 
 
-def extend(*modules: nn.Module) -> None:
+def extend(network: nn.Module, loss: Any) -> None:
     """Let BackPACK follow a network and its loss. Their numbers and state dicts stay what they are."""
-    for module in modules:
+    if not isinstance(loss, nn.Module):
+        raise no_rule(f"the loss {getattr(loss, '__name__', loss)}")
+    for module in (network, loss):
         for part in module.modules():
             if isinstance(part, _BatchNorm) or getattr(part, "inplace", False):  # its hooks fail on what is overwritten
                 raise no_rule(f"{type(part).__name__}, {'BatchNorm' if isinstance(part, _BatchNorm) else 'in place'}")

@@ -102,16 +102,6 @@ def as_arguments(settings: Settings) -> dict[str, Any]:
     return arguments
 
 
-def given(settings: Settings) -> Settings:
-    """Those that are neither None nor False, which is as good as not given.
-
-    Example:
-        >>> given({"lr": 0.1, "nesterov": False, "kl_bound": None, "step": 0})
-        {'lr': 0.1, 'step': 0}
-    """
-    return {name: value for name, value in settings.items() if value is not None and value is not False}
-
-
 def _defaults(constructor: Constructor) -> dict[str, Any]:
     _, *parameters = inspect.signature(constructor).parameters.values()  # the first are the weights
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from arturo_lab.paper.accuracy import accuracy_cell, against_cell, comparison_notes, lost_cell
 from arturo_lab.paper.content import Content
 from arturo_lab.report.comparison import compare
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, grid
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.table import Cell, Column, Row, Table, number, words
@@ -19,7 +19,7 @@ from arturo_lab.report.wording import protocol_words
 from arturo_lab.runs.records import number as finite
 from arturo_lab.runs.records import read_steps
 
-PANELS = (Metric(), Metric("prediction_error", ""))
+PANELS = (ShownMetric(), ShownMetric("prediction_error", ""))
 REFERENCE = "arturo"
 NOTE = (
     "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: 5 %, 50 % and 95 % of all steps; an "

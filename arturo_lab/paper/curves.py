@@ -9,17 +9,18 @@ from typing import Literal
 from matplotlib.figure import Figure
 
 from arturo_lab.paper.content import Content
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, grid
 from arturo_lab.report.sections import Point, Section, Variant
 from arturo_lab.report.table import Cell, Column, Row, Table, words
 from arturo_lab.report.wording import protocol_words
-from arturo_lab.tasks.catalog import MILESTONES, TASKS, milestones
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.schedules import MILESTONES, milestones
 
 AT = (0.25, 0.5, 0.75, 1.0)  # shares of the training that the table shows: before and after the milestones
 
 
-def curves(metric: Metric) -> Callable[..., Content]:
+def curves(metric: ShownMetric) -> Callable[..., Content]:
     """What makes the artefact of a metric."""
 
     def make(sections: Sequence[Section], against: str | None = None) -> Content:
@@ -45,7 +46,7 @@ def curves(metric: Metric) -> Callable[..., Content]:
     return make
 
 
-def point_cell(point: Point | None, metric: Metric) -> Cell:
+def point_cell(point: Point | None, metric: ShownMetric) -> Cell:
     if point is None:
         return Cell("-")
     spread = "" if point.low == point.high else f"{metric.text(point.low)} to {metric.text(point.high)}"
@@ -64,13 +65,13 @@ def at_share(points: Sequence[Point | None], share: float, epochs: int) -> Point
     return points[index] if index < len(points) else None
 
 
-def curve_fields(variant: Variant, metric: Metric, points: Sequence[Point | None]) -> dict[str, object]:
+def curve_fields(variant: Variant, metric: ShownMetric, points: Sequence[Point | None]) -> dict[str, object]:
     """The whole curve, for the JSON."""
     ends = {key: [None if point is None else getattr(point, key) for point in points] for key in ("mean", "low", "high")}
     return {"optimizer": variant.optimizer, "metric": metric.name, **ends}
 
 
-def figure(sections: Sequence[Section], metric: Metric) -> Figure | None:
+def figure(sections: Sequence[Section], metric: ShownMetric) -> Figure | None:
     """Two panels beside each other, as in the paper. Grey lines are the milestones of the schedule."""
     drawn = [section for section in sections if any(variant.times for variant in section.variants)]
     if not drawn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arturo_lab.data.sources import DATA
+from arturo_lab.data import loading
 from arturo_lab.optimizers.catalog import OPTIMIZERS, PAPERS
 from arturo_lab.paper import published
 from arturo_lab.report.wording import count
@@ -18,7 +18,7 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
     shortened = False
     for task in dict.fromkeys(config.task for config in configs):
         config = next(config for config in configs if config.task == task)
-        whole, images = TASKS[task], DATA[TASKS[task].data].train_images
+        whole, images = TASKS[task], loading.count(TASKS[task].data)
         differing = []
         if config.epochs != whole.epochs:
             differing.append(f"{count(config.epochs, 'epoch')} instead of {whole.epochs}")
@@ -39,7 +39,7 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
         )
     elif seeds != published.SEEDS:
         result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
-    if any(config.amp for config in configs):
+    if any(config.machine.amp for config in configs):
         result.append("Forward pass and loss in bfloat16 where torch holds it safe, not in float32 throughout.")
     optimizers = {config.optimizer for config in configs}
     tasks = {config.task for config in configs}

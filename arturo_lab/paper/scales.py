@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arturo_lab.fields import flat
 from arturo_lab.optimizers.catalog import PAPERS
 from arturo_lab.paper import published
 from arturo_lab.registry import Registry
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import plan
-
-
-@dataclass(frozen=True)
-class Share:
-    """How much of a task. None is all of it."""
-
-    epochs: int | None = None
-    subset: int | None = None  # training images
-    fold: str | None = None  # of these, held out and tested on instead of the test images
+from arturo_lab.runs.share import Share
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Scale:
         result = []
         for task in tasks:
             share = shares.get(task, Share())
-            part = dataclasses.asdict(share)
+            part = flat(share)
             result += plan(
                 [task], optimizers, list(seeds), threads=self.threads if threads is None else threads, **part, **machine
             )
@@ -70,7 +62,7 @@ SCALES: Registry[Scale] = Registry(
     "scale",
     {
         "full": Scale(
-            "the paper's protocol: all images, all epochs, ten seeds; weeks on a CPU",
+            "the paper's protocol: all images, all epochs, ten seeds; add --plan to see how long that takes on your machine",
             tasks=dict.fromkeys((*published.TASKS, "fmnist-small-cnn"), Share()),
             seeds=range(published.SEEDS),
             timing=dict.fromkeys(published.TASKS, Share(epochs=4)),

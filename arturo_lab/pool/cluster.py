@@ -1,4 +1,4 @@
-"""Many trainings on a Ray cluster: the runs, news and numbers of :func:`arturo_lab.pool.workers.train_all`.
+"""Many trainings on a Ray cluster: the runs, status and numbers of :func:`arturo_lab.pool.workers.train_all`.
 
 A run is a Ray task. On a node that sees our run folders (this machine, or a file system that the nodes share) it trains in the
 run's own folder. On one that does not it trains in a folder there, which begins as a copy of ours, and sends its files back
@@ -30,8 +30,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arturo_lab.data import loading
 from arturo_lab.errors import ConfigError, RunError
-from arturo_lab.pool.board import Board, News, failed
 from arturo_lab.pool.node import FILES, Files, Order, read_files, train_there
+from arturo_lab.pool.status import RunQueue, RunStatus, failed
 from arturo_lab.pool.workers import CHECKPOINT_SECONDS
 from arturo_lab.runs import atomic
 from arturo_lab.runs.config import RunConfig
@@ -98,9 +98,9 @@ def demand(config: RunConfig) -> dict[str, float]:
         >>> demand(RunConfig.for_task("digits-mlp", "sgd", threads=2))
         {'CPU': 2, 'GPU': 0}
     """
-    if config.device.startswith("cuda:"):
-        raise ConfigError(f"device: on a cluster Ray chooses the GPU; say cuda, got {config.device}")
-    return {"CPU": config.threads or TASKS[config.task].threads or 1, "GPU": int(config.device != "cpu")}
+    if config.machine.device.startswith("cuda:"):
+        raise ConfigError(f"device: on a cluster Ray chooses the GPU; say cuda, got {config.machine.device}")
+    return {"CPU": config.machine.threads or TASKS[config.task].threads or 1, "GPU": int(config.machine.device != "cpu")}
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Attempt:
 class Cluster:
     """A Ray cluster that this process is connected to. Made by :func:`connected`."""
 
-    loaded: dict[str, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
+    loaded: dict[loading.Source, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
 
     def capacity(self, configs: Sequence[RunConfig]) -> int:
         """How many of these runs have room at the same time. An error if one of them never has."""
@@ -137,20 +137,20 @@ class Cluster:
         *,
         data_dir: Path | None = None,
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
-        on_news: Callable[[News], None] = lambda news: None,
+        on_status: Callable[[RunStatus], None] = lambda status: None,
         stop: Callable[[], bool] = lambda: False,
         shared: bool | None = None,
-    ) -> list[News]:
+    ) -> list[RunStatus]:
         """Like :func:`arturo_lab.pool.workers.train_all`, with the nodes' processes instead of ours.
 
         Args:
             jobs: at most so many at once; None leaves that to Ray.
             shared: whether nodes see our folders; None: each node looks.
         """
-        board = Board(configs, out, ATTEMPTS, on_news)
-        waiting = board.waiting
+        queue = RunQueue(configs, out, ATTEMPTS, on_status)
+        waiting = queue.waiting
         if not waiting:
-            return board.last()
+            return queue.last()
         self.capacity(list(waiting))
         running: dict[ObjectRef[Any], Attempt] = {}
         stopping, submitted = False, 0
@@ -162,36 +162,36 @@ class Cluster:
                     waiting.clear()
                     ray.get(mailbox.stop.remote())
                     for ref, attempt in running.items():
-                        if board.latest[attempt.config].state == "waiting":
+                        if queue.latest[attempt.config].state == "waiting":
                             ray.cancel(ref)
                 while waiting and len(running) < (jobs or len(configs)):
-                    config = board.take()
+                    config = queue.take()
                     submitted += 1
-                    again = board.attempts[config] > 1
+                    again = queue.attempts[config] > 1
                     ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, again, mailbox)
                     running[ref] = Attempt(config, submitted)
 
                 for number, letter in ray.get(mailbox.collect.remote()):
                     for ref in [ref for ref, attempt in running.items() if attempt.number == number]:
                         try:
-                            receive(letter, running[ref].config, out, board.tell)
+                            receive(letter, running[ref].config, out, queue.update)
                         except RunError as error:  # its files cannot be written
-                            board.tell(failed(running.pop(ref).config, error))
+                            queue.update(failed(running.pop(ref).config, error))
                             ray.cancel(ref, force=True)
                 for ref in ray.wait(list(running), timeout=LOOK_EVERY)[0] if running else []:
                     config = running.pop(ref).config
                     try:
-                        news, files = ray.get(ref)
-                        receive(files, config, out, board.tell)
-                        board.tell(news)
+                        status, files = ray.get(ref)
+                        receive(files, config, out, queue.update)
+                        queue.update(status)
                     except TaskCancelledError:
                         pass  # it had not begun
                     except (RunError, RayTaskError) as error:
-                        board.tell(failed(config, error))
+                        queue.update(failed(config, error))
                     except RayError as error:  # no word of the run: its process or its node is gone
-                        board.lose(config, f"its worker or node is gone ({type(error).__name__})", stopping)
+                        queue.lose(config, f"its worker or node is gone ({type(error).__name__})", stopping)
         ray.kill(mailbox)
-        return board.last()
+        return queue.last()
 
     def submit(
         self,
@@ -251,9 +251,9 @@ def visible_token(out: Path, shared: bool | None) -> Iterator[Path | None]:
         yield token
 
 
-def receive(letter: News | Files | None, config: RunConfig, out: Path, tell: Callable[[News], None]) -> None:
-    """News are passed on, files are written to the run's folder."""
-    if isinstance(letter, News):
+def receive(letter: RunStatus | Files | None, config: RunConfig, out: Path, tell: Callable[[RunStatus], None]) -> None:
+    """RunStatus are passed on, files are written to the run's folder."""
+    if isinstance(letter, RunStatus):
         tell(letter)
     elif letter:
         folder = out / config.task / config.name
@@ -273,14 +273,14 @@ class Mailbox:
     """What the nodes say, until we collect it; and what they hear: whether to stop. An actor."""
 
     def __init__(self) -> None:
-        self.letters: list[tuple[int, News | Files]] = []
+        self.letters: list[tuple[int, RunStatus | Files]] = []
         self.stopping = False
 
-    def post(self, number: int, letter: News | Files) -> bool:
+    def post(self, number: int, letter: RunStatus | Files) -> bool:
         self.letters.append((number, letter))
         return self.stopping
 
-    def collect(self) -> list[tuple[int, News | Files]]:
+    def collect(self) -> list[tuple[int, RunStatus | Files]]:
         letters, self.letters = self.letters, []
         return letters
 

@@ -16,9 +16,9 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 import arturo
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import RunError
-from arturo_lab.pool.board import News, failed
+from arturo_lab.pool.status import RunStatus, failed
 from arturo_lab.pool.workers import train_one
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.lock import Locked
@@ -63,11 +63,11 @@ class Line:
         self.stopping = False
         self.thread = ThreadPoolExecutor(1)
 
-    def tell(self, letter: News | Files) -> Future[None]:
+    def tell(self, letter: RunStatus | Files) -> Future[None]:
         """Returns at once; the letter has arrived when the result is there."""
         return self.thread.submit(self.post, letter)
 
-    def post(self, letter: News | Files) -> None:
+    def post(self, letter: RunStatus | Files) -> None:
         try:
             if ray.get(self.mailbox.post.remote(self.number, letter)):
                 self.stopping = True
@@ -81,10 +81,10 @@ class Line:
         return self.stopping
 
 
-kept: dict[ObjectRef[Any], ImageData] = {}  # one data set: tasks of a process come one after the other
+kept: dict[ObjectRef[Any], Examples] = {}  # one data set: tasks of a process come one after the other
 
 
-def images_of(ref: ObjectRef[Any], line: Line) -> ImageData:
+def images_of(ref: ObjectRef[Any], line: Line) -> Examples:
     if ref not in kept:
         kept.clear()
         kept[ref] = line.fetch(ref)
@@ -92,8 +92,8 @@ def images_of(ref: ObjectRef[Any], line: Line) -> ImageData:
 
 
 @ray.remote
-def train_there(order: Order, mailbox: Any) -> tuple[News, Files | None]:
-    """One run on this node: its last news, and its files if they have to be sent."""
+def train_there(order: Order, mailbox: Any) -> tuple[RunStatus, Files | None]:
+    """One run on this node: its last status, and its files if they have to be sent."""
     line = Line(mailbox, order.number)
     try:
         if order.version != arturo.__version__:
@@ -113,7 +113,7 @@ def train_there(order: Order, mailbox: Any) -> tuple[News, Files | None]:
         line.thread.shutdown()
 
 
-def train_patiently(order: Order, images: ImageData, line: Line) -> News:
+def train_patiently(order: Order, images: Examples, line: Line) -> RunStatus:
     """In the folder itself, as soon as nobody else is in it."""
     until = time.monotonic() + order.lock_seconds
     while True:
@@ -125,7 +125,7 @@ def train_patiently(order: Order, images: ImageData, line: Line) -> News:
         time.sleep(0.5)
 
 
-def train_and_send(order: Order, images: ImageData, scratch: Path, line: Line) -> tuple[News, Files]:
+def train_and_send(order: Order, images: Examples, scratch: Path, line: Line) -> tuple[RunStatus, Files]:
     """In a folder of this node, whose files go back with every checkpoint."""
     folder = scratch / order.config.task / order.config.name
     folder.mkdir(parents=True)
@@ -138,12 +138,12 @@ def train_and_send(order: Order, images: ImageData, scratch: Path, line: Line) -
 
     sent = saved()
 
-    def tell(news: News) -> None:
+    def tell(status: RunStatus) -> None:
         nonlocal sent
-        line.tell(news)
+        line.tell(status)
         if (now := saved()) != sent:
             line.tell(read_files(folder)).result()  # one set of files on the way at a time
             sent = now
 
-    news = train_one(order.config, images, scratch, order.checkpoint_seconds, tell, line.stop)
-    return news, read_files(folder)
+    status = train_one(order.config, images, scratch, order.checkpoint_seconds, tell, line.stop)
+    return status, read_files(folder)

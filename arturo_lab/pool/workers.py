@@ -1,6 +1,6 @@
 """Many trainings at once, each in a process of its own; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
 
-A worker gets configs through a pipe and answers with news for the board (:mod:`arturo_lab.pool.board`). The pipe is also
+A worker gets configs through a pipe and answers with status for the queue (:mod:`arturo_lab.pool.status`). The pipe is also
 how it is stopped: it becomes readable when the parent says so, and when the parent is gone. Either way the
 worker saves a checkpoint and ends. Signals of the terminal are the parent's business alone.
 """
@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from arturo_lab.data import loading
-from arturo_lab.data.loading import ImageData
-from arturo_lab.pool.board import Board, News, failed, found
+from arturo_lab.data.examples import Examples
+from arturo_lab.pool.status import RunQueue, RunStatus, failed, status_of
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.run import open_run
 from arturo_lab.tasks.catalog import TASKS
@@ -32,7 +32,7 @@ from arturo_lab.training.interrupt import SIGNALS
 from arturo_lab.training.train import train
 
 CHECKPOINT_SECONDS = 300.0  # a killed worker loses at most so much
-SAYS_EVERY = 0.3  # seconds between two news within an epoch
+SAYS_EVERY = 0.3  # seconds between two status within an epoch
 ATTEMPTS = 2  # a run whose worker died is tried once more
 
 
@@ -43,10 +43,10 @@ def train_all(
     *,
     data_dir: Path | None = None,
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
-    on_news: Callable[[News], None] = lambda news: None,
+    on_status: Callable[[RunStatus], None] = lambda status: None,
     stop: Callable[[], bool] = lambda: False,
-) -> list[News]:
-    """Train what is not over yet, ``jobs`` at a time; return the last news of each config, in their order.
+) -> list[RunStatus]:
+    """Train what is not over yet, ``jobs`` at a time; return the last status of each config, in their order.
 
     Runs are the folders of :func:`arturo_lab.runs.run.open_run` under ``out``: one that is over is left alone, one that was
     interrupted goes on. A worker that dies is replaced, and its run goes on from its checkpoint, once.
@@ -57,11 +57,11 @@ def train_all(
         jobs: processes. They share the threads that torch would take, unless a config says how many it wants.
         data_dir: see :func:`arturo_lab.data.loading.load`.
         checkpoint_seconds: also save so often, not only after epochs.
-        on_news: told of everything that happens.
+        on_status: told of everything that happens.
         stop: asked several times a second; True lets every worker save a checkpoint and end.
     """
-    board = Board(configs, out, ATTEMPTS, on_news)
-    waiting = board.waiting
+    queue = RunQueue(configs, out, ATTEMPTS, on_status)
+    waiting = queue.waiting
     jobs = min(jobs, len(waiting))
     threads = max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
     workers: list[Worker] = []
@@ -78,25 +78,25 @@ def train_all(
                 workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds))
             for worker in workers:
                 if worker.config is None and waiting:
-                    worker.config = board.take()
+                    worker.config = queue.take()
                     worker.send(worker.config)
             if not any(worker.config for worker in workers):
                 break
             for ready in wait([worker.connection for worker in workers], timeout=0.1):
                 worker = next(worker for worker in workers if worker.connection is ready)
                 try:
-                    news = worker.connection.recv()
-                    board.tell(news)
-                    if news.state != "training":
+                    status = worker.connection.recv()
+                    queue.update(status)
+                    if status.state != "training":
                         worker.config = None
                 except (EOFError, OSError):
                     workers.remove(worker)
                     if worker.config is not None:
-                        board.lose(worker.config, ending(worker.end()), stopping)
+                        queue.lose(worker.config, ending(worker.end()), stopping)
     finally:
         for worker in workers:
             worker.end()
-    return board.last()
+    return queue.last()
 
 
 def ending(code: int | None) -> str:
@@ -177,9 +177,9 @@ def work(
     if threads is not None:
         torch.set_num_threads(threads)
 
-    def tell(news: News) -> None:
+    def tell(status: RunStatus) -> None:
         with suppress(OSError):  # the parent is gone, which `stop` notices
-            connection.send(news)
+            connection.send(status)
 
     with suppress(EOFError, OSError):
         while (config := connection.recv()) is not None:
@@ -192,15 +192,15 @@ def work(
 
 def train_one(
     config: RunConfig,
-    loaded: ImageData,
+    loaded: Examples,
     out: Path,
     checkpoint_seconds: float | None,
-    tell: Callable[[News], object],
+    tell: Callable[[RunStatus], object],
     stop: Callable[[], bool],
-) -> News:
-    """Train or go on with one run; its last news."""
+) -> RunStatus:
+    """Train or go on with one run; its last status."""
     with open_run(out, config, checkpoint_seconds) as folder:
-        last = found(config, out)
+        last = status_of(config, out)
         if last.reused:  # another process was faster
             return last
         said = 0.0
@@ -209,17 +209,17 @@ def train_one(
             nonlocal said
             if (now := time.monotonic()) - said >= SAYS_EVERY:
                 said = now
-                tell(News(config, "training", metrics.step / config.steps_per_epoch, last.accuracy, last.seconds))
+                tell(RunStatus(config, "training", metrics.step / config.steps_per_epoch, last.value, last.seconds))
 
         def on_epoch(metrics: EpochMetrics) -> None:
             nonlocal last
             taken = metrics.seconds + metrics.seconds_test
-            last = News(config, "training", float(metrics.epoch), metrics.test_accuracy, taken)
+            last = RunStatus(config, "training", float(metrics.epoch), metrics.value(TASKS[config.task].metric.name), taken)
             tell(last)
 
         try:
             train(config, loaded, on_epoch, on_step, run=folder, stop=stop)
         except KeyboardInterrupt:
-            return News(config, "stopped", last.epochs, last.accuracy, last.seconds)
+            return RunStatus(config, "stopped", last.epochs, last.value, last.seconds)
         assert folder.result is not None
-        return News(config, folder.result["status"], last.epochs, last.accuracy, last.seconds)
+        return RunStatus(config, folder.result["status"], last.epochs, last.value, last.seconds)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from arturo_lab.runs.records import Record, number
+from arturo_lab.tasks.catalog import TASKS
 
 
 @dataclass(frozen=True)
-class Metric:
+class ShownMetric:
     """Args:
     name: its field in metrics.jsonl.
     unit: of the values as shown; fractions are shown in percent.
@@ -26,7 +27,7 @@ class Metric:
     def title(self) -> str:
         """
         Example:
-            >>> Metric().title, Metric("test_loss", "nats", higher=False).title, Metric("rmse", "").title
+            >>> ShownMetric().title, ShownMetric("test_loss", "nats", higher=False).title, ShownMetric("rmse", "").title
             ('test accuracy', 'test loss', 'rmse')
         """
         return self.name.replace("_", " ")
@@ -35,7 +36,7 @@ class Metric:
     def heading(self) -> str:
         """
         Example:
-            >>> Metric().heading, Metric("rmse", "").heading
+            >>> ShownMetric().heading, ShownMetric("rmse", "").heading
             ('test accuracy [%]', 'rmse')
         """
         return f"{self.title} [{self.unit}]" if self.unit else self.title
@@ -52,7 +53,7 @@ class Metric:
     def text(self, value: float) -> str:
         """
         Example:
-            >>> Metric().text(0.9774), Metric("test_loss", "nats", False).text(1.43712)
+            >>> ShownMetric().text(0.9774), ShownMetric("test_loss", "nats", False).text(1.43712)
             ('97.74', '1.4371')
         """
         return f"{self.scale * value:.{self.digits(value)}f}" if math.isfinite(value) else "-"
@@ -61,8 +62,8 @@ class Metric:
         """A round number as it is said.
 
         Example:
-            >>> Metric().with_unit(0.915), Metric("test_loss", "nats", False).with_unit(1.5), Metric("rmse", "").with_unit(20.0)
-            ('91.5 %', '1.5 nats', '20')
+            >>> ShownMetric().with_unit(0.915), ShownMetric("test_loss", "nats", False).with_unit(1.5)
+            ('91.5 %', '1.5 nats')
         """
         text = self.text(value)
         text = text.rstrip("0").rstrip(".") if "." in text else text
@@ -84,7 +85,7 @@ class Metric:
         """A round number that ``value`` reaches: down to a percent, else to two figures on the worse side.
 
         Example:
-            >>> Metric().rounded_target(0.949), Metric("test_loss", "nats", False).rounded_target(1.437)
+            >>> ShownMetric().rounded_target(0.949), ShownMetric("test_loss", "nats", False).rounded_target(1.437)
             (0.94, 1.5)
         """
         if self.unit == "%":
@@ -97,25 +98,21 @@ class Metric:
         return float(f"{(math.floor(steps + 1e-9) if self.higher else math.ceil(steps - 1e-9)) * step:.10g}")
 
 
-ACCURACY = Metric()
+ACCURACY = ShownMetric()
 
 
-def metric_of(runs: Sequence[Record]) -> Metric:
-    """What the first run that is over says; by default the test accuracy, and the test loss of runs that record none."""
-    for run in runs:
-        block = run.result.get("metric")
-        if isinstance(block, dict) and isinstance(block.get("name"), str):
-            unit = "%" if block["name"].endswith("accuracy") else str(block.get("unit") or "")
-            return Metric(block["name"], unit, block.get("better", "higher") == "higher")
-    rows = [run.rows[-1] for run in runs if run.rows]
-    if rows and all(row.get("test_accuracy") is None for row in rows) and any(row.get("test_loss") is not None for row in rows):
-        return Metric("test_loss", "nats", higher=False)
-    return ACCURACY
+def metric_of(runs: Sequence[Record]) -> ShownMetric:
+    """What the first run that is over says, else what its task says; of a task that is not known, the test accuracy."""
+    blocks = [run.result.get("metric") for run in runs]
+    task = str(runs[0].config["task"]) if runs else ""
+    known = TASKS[task].metric.described() if task in TASKS else {}
+    block = next((block for block in blocks if isinstance(block, dict)), known)
+    if not isinstance(block.get("name"), str):
+        return ACCURACY
+    unit = "%" if block.get("unit") == "fraction" else str(block.get("unit") or "")
+    return ShownMetric(block["name"], unit, block.get("better", "higher") == "higher")
 
 
-def final_value(result: dict[str, Any], metric: Metric) -> float | None:
+def final_value(result: dict[str, Any], metric: ShownMetric) -> float | None:
     """The last epoch's value, never the best epoch's, which would peek."""
-    block = result.get("metric")
-    if isinstance(block, dict) and block.get("name") == metric.name:
-        return number(block.get("value"))
     return number(result.get(metric.name))

@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from arturo_lab.report.evidence import Array
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.ranking import CLOCKS, LARGEST_RATIO, Ranking
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.wording import count, protocol_words
 
 PANEL = (3.5, 2.7)  # inches: one column of most journals
-TRAIN_LOSS = Metric("train_loss", "nats", higher=False)
+TRAIN_LOSS = ShownMetric("train_loss", "nats", higher=False)
 PANELS = ("result", "train-loss", "time")
 
 
@@ -120,7 +120,7 @@ def wrapped(text: str, letters: int) -> str:
     return "\n".join(lines)
 
 
-def draw_curves(axes: Axes, variants: Sequence[Variant], metric: Metric, over_time: bool, title: bool = True) -> None:
+def draw_curves(axes: Axes, variants: Sequence[Variant], metric: ShownMetric, over_time: bool, title: bool = True) -> None:
     """Means as lines, from the lowest to the highest seed as bands. A variant keeps its colour from figure to figure."""
     shown: list[Array] = []
     for variant in variants:
@@ -154,7 +154,7 @@ def finish(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def set_scale(axes: Axes, shown: Sequence[Array], metric: Metric) -> str:
+def set_scale(axes: Axes, shown: Sequence[Array], metric: ShownMetric) -> str:
     """Logarithmic for numbers that are better when lower and span a factor of 3; else linear, near to where the curves end."""
     values = np.concatenate(shown) if shown else np.array([])
     values = values[np.isfinite(values)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from arturo_lab.report.across import profiles_table, ranks_table, results_table
 from arturo_lab.report.comparison import Comparison
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import colours, page, svg_dashes
 from arturo_lab.report.ranking import CLOCKS, LARGEST_RATIO, Ranking
 from arturo_lab.report.sections import Section, Variant
@@ -26,11 +26,11 @@ from arturo_lab.runs.records import Problem, Record
 
 # What can be drawn beside the task's own metric: the field of a row, its unit, whether more is better.
 OTHERS = (
-    Metric("test_accuracy", "%"),
-    Metric("train_loss", "nats", higher=False),
-    Metric("test_loss", "nats", higher=False),
-    Metric("eta", ""),
-    Metric("kl_over_bound", ""),
+    ShownMetric("test_accuracy", "%"),
+    ShownMetric("train_loss", "nats", higher=False),
+    ShownMetric("test_loss", "nats", higher=False),
+    ShownMetric("eta", ""),
+    ShownMetric("kl_over_bound", ""),
 )
 TITLES = {"eta": "multiplier η", "kl_over_bound": "KL / bound"}
 FEW_PAIRS = 10  # are shown at once, more on demand
@@ -128,7 +128,7 @@ def mishaps(section: Section) -> list[str]:
     return lines
 
 
-def drawable(section: Section) -> list[Metric]:
+def drawable(section: Section) -> list[ShownMetric]:
     """The task's metric and those of ``OTHERS`` that some run has."""
     others = [metric for metric in OTHERS if metric.name != section.metric.name]
     return [
@@ -136,7 +136,7 @@ def drawable(section: Section) -> list[Metric]:
     ]
 
 
-def chart_title(metric: Metric) -> str:
+def chart_title(metric: ShownMetric) -> str:
     return TITLES.get(metric.name, metric.heading)
 
 

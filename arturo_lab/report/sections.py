@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from arturo_lab.fields import without_unset
 from arturo_lab.optimizers.catalog import OPTIMIZERS
-from arturo_lab.optimizers.settings import given
 from arturo_lab.report.evidence import Arrival, Estimate, first_reached
-from arturo_lab.report.metric import Metric, final_value, metric_of
+from arturo_lab.report.metric import ShownMetric, final_value, metric_of
 from arturo_lab.report.palette import STYLES, Style, distinct, style
-from arturo_lab.runs.config import LATER
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
 
@@ -40,7 +39,7 @@ class Variant:
     label: str
     look: Style
     runs: tuple[Record, ...]
-    metric: Metric
+    metric: ShownMetric
 
     def with_status(self, status: str) -> list[Record]:
         return [run for run in self.runs if run.status == status]
@@ -144,7 +143,7 @@ class Section:
         return [run for variant in self.variants for run in variant.runs]
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> ShownMetric:
         return self.variants[0].metric
 
     @cached_property
@@ -189,10 +188,10 @@ def variants(records: Sequence[Record]) -> list[Variant]:
     """Runs that differ in nothing but the seed belong together. Variants of one optimizer are labelled by what differs."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        unset = {key for key in LATER if record.config.get(key) in (None, False)}  # a run of before they were there is no other
-        rest = {key: value for key, value in record.config.items() if key not in {"seed", *unset}}
+        # An option that a package or we gained since, and that is off, makes no other variant.
+        rest = {key: value for key, value in without_unset(record.config).items() if key not in ("seed", "format")}
         if isinstance(rest.get("settings"), dict):
-            rest["settings"] = given(rest["settings"])  # an option that a package gained since makes no other variant
+            rest["settings"] = without_unset(rest["settings"])
         groups.setdefault(json.dumps(rest, sort_keys=True), []).append(record)
     by_optimizer: dict[str, list[list[Record]]] = {}
     for group in sorted(groups.values(), key=lambda group: sorting_key(flattened(group[0].config))):

@@ -9,7 +9,7 @@ from typing import Any
 
 from arturo_lab.report.comparison import Comparison, Difference
 from arturo_lab.report.evidence import median_arrival
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.sections import PARTS, PROTOCOL, Section, Variant, flattened
 from arturo_lab.report.table import Cell, Column, Row, Table, number, with_best, words
 from arturo_lab.report.wording import (
@@ -36,7 +36,7 @@ def named(variant: Variant) -> Cell:
     return Cell(variant.label, variant.label, look=variant.look, fields=fields)
 
 
-def direction(metric: Metric) -> Any:
+def direction(metric: ShownMetric) -> Any:
     return "higher" if metric.higher else "lower"
 
 
@@ -96,7 +96,7 @@ def result_cell(variant: Variant, best: bool) -> Cell:
     return Cell(mean_with_interval(estimate, variant.metric), estimate.mean, detail, best, fields | {"best": best})
 
 
-def difference_cell(difference: Difference | None, metric: Metric) -> Cell:
+def difference_cell(difference: Difference | None, metric: ShownMetric) -> Cell:
     """Plus is better than the reference."""
     if difference is None or difference.pairs == 0:
         return Cell("-", detail="no shared seed")

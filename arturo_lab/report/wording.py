@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arturo_lab.report.evidence import Estimate
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 
 
 def count(n: float, noun: str) -> str:
@@ -31,11 +31,11 @@ def mean_with_error(estimate: Estimate, scale: float, digits: int) -> str:
     return mean if estimate.doubled_error is None else f"{mean} ± {scale * estimate.doubled_error:.{digits}f}"
 
 
-def mean_with_interval(estimate: Estimate, metric: Metric) -> str:
+def mean_with_interval(estimate: Estimate, metric: ShownMetric) -> str:
     """With half of the 95 % t-interval.
 
     Example:
-        >>> mean_with_interval(Estimate.of([0.90, 0.91, 0.92]), Metric())
+        >>> mean_with_interval(Estimate.of([0.90, 0.91, 0.92]), ShownMetric())
         '91.00 ± 2.48'
     """
     mean, width = metric.text(estimate.mean), estimate.half_width
@@ -54,11 +54,11 @@ def estimate_fields(estimate: Estimate | None) -> dict[str, float | int | None]:
     }
 
 
-def signed(value: float, metric: Metric) -> str:
+def signed(value: float, metric: ShownMetric) -> str:
     """A difference, with a sign that is as wide as a plus.
 
     Example:
-        >>> signed(0.0123, Metric()), signed(-0.0123, Metric()), signed(0.0, Metric())
+        >>> signed(0.0123, ShownMetric()), signed(-0.0123, ShownMetric()), signed(0.0, ShownMetric())
         ('+1.23', '−1.23', '0.00')
     """
     text = f"{metric.scale * value:+.{metric.digits(value)}f}"

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from arturo_lab import fields
+from arturo_lab.data import loading
 from arturo_lab.data.folds import Fold
-from arturo_lab.data.sources import DATA
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers import settings as optimizer_settings
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import Settings
 from arturo_lab.registry import unknown
+from arturo_lab.runs.machine import Machine
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.training.parallel import PARALLEL
+from arturo_lab.tasks.schedules import SCHEDULES, Schedule
 
-AMP = ("bf16",)  # what computes in lower precision
-
-LATER = ("fold", "parallel", "channels_last")
+FORMAT = 2  # of a run folder: what the keys of config.json and the entries of checkpoint.pt mean
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """One training: a task, an optimizer, a seed, and everything else its numbers depend on. Checked; an error names the key.
 
-    :meth:`for_task` fills in what a task and an optimizer have of their own.
+    :meth:`for_task` fills in the task's and the optimizer's own values. A new option is a new field of :class:`Share` or
+    :class:`Machine`, and nothing else: as long as it is None or False it changes no key.
 
     Example:
-        >>> config = RunConfig.for_task("digits-mlp", "adam", seed=1)
-        >>> config.epochs, config.batch_size, config.settings["lr"]
-        (25, 32, 0.001)
+        >>> config = RunConfig.for_task("digits-mlp", "adam", seed=1, threads=1)
+        >>> config.epochs, config.batch_size, config.settings["lr"], config.machine.threads
+        (25, 32, 0.001, 1)
         >>> RunConfig.for_task("digits-mlp", "adam", epochs=0)
         Traceback (most recent call last):
         ...
@@ -45,51 +45,39 @@ class RunConfig:
 
     task: str
     optimizer: str
-    seed: int  # of the start, the batch order and the dropout masks: the same for every optimizer
-    epochs: int
-    batch_size: int
+    seed: int  # of the initial weights, the batch order and the dropout masks: the same for every optimizer
     settings: Settings = field(hash=False)  # every argument of the optimizer
-    subset: int | None = None  # so many training images; None: all
-    device: str = "cpu"
-    threads: int | None = None  # None: the task's, else torch's choice
-    amp: str | None = None  # "bf16": forward pass and loss under autocast
-    compile: bool = False  # the network through torch.compile
-    fold: str | None = None  # "2/8": test on the second of eight parts of the training images, train on the others
-    parallel: str | None = None  # how several processes share the work; None: there is one
-    channels_last: bool = False  # images and filters with their channels innermost in memory: other kernels, other roundings
+    share: Share
+    machine: Machine = field(default_factory=Machine)
 
     def __post_init__(self) -> None:
         _ = TASKS[self.task], OPTIMIZERS[self.optimizer]  # an unknown name raises
-        for key, lowest in (("seed", 0), ("epochs", 1), ("batch_size", 1), ("subset", 1), ("threads", 1)):
-            value = getattr(self, key)
-            if (value is not None or key not in ("subset", "threads")) and (type(value) is not int or value < lowest):
-                raise ConfigError(f"{key}: must be an integer >= {lowest}, got {value!r}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ConfigError(f"seed: must be an integer >= 0, got {self.seed!r}")
         if self.seed >= 2**63:
             raise ConfigError(f"seed: must be below 2**63, got {self.seed}")
-        images = DATA[TASKS[self.task].data].train_images
-        if self.subset is not None and self.subset > images:
-            raise ConfigError(f"subset: {self.task} has {images} training images, got {self.subset}")
-        if self.fold is not None and (parts := Fold.parse(self.fold).parts) > (self.subset or images):
-            raise ConfigError(f"fold: {self.subset or images} training images cannot be {parts} parts")
+        for key in ("epochs", "batch_size"):
+            if getattr(self.share, key) is None:
+                raise ConfigError(f"{key}: must be an integer >= 1, got None")
+        subset, fold = self.share.subset, self.share.fold
+        if subset is not None and subset > (examples := loading.count(TASKS[self.task].data)):
+            raise ConfigError(f"subset: {self.task} has {examples} training examples, got {subset}")
+        if fold is not None and (parts := Fold.parse(fold).parts) > (examples := self._examples):
+            raise ConfigError(f"fold: {examples} training examples cannot be {parts} parts")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
-        if self.amp is not None and self.amp not in AMP:
-            raise unknown("amp", str(self.amp), AMP)
-        if self.parallel is not None and self.parallel not in PARALLEL:
-            raise unknown("parallel", str(self.parallel), PARALLEL)
-        for key in ("compile", "channels_last"):
-            if not isinstance(getattr(self, key), bool):
-                raise ConfigError(f"{key}: must be true or false, got {getattr(self, key)!r}")
         entry = OPTIMIZERS[self.optimizer]
-        if self.compile and (entry.create_graph or entry.exact_diagonal):
+        if self.machine.compile and (entry.create_graph or entry.exact_diagonal):
             what = "the exact diagonal" if entry.exact_diagonal else "a gradient to differentiate again"
             raise ConfigError(f"compile: {self.optimizer} needs {what}, which a compiled network does not give; leave it out")
-        if self.amp and entry.exact_diagonal:
+        if self.machine.amp and entry.exact_diagonal:
             raise ConfigError(f"amp: BackPACK, where {self.optimizer} gets its diagonal, knows no bfloat16; leave it out")
         try:
-            torch.device(self.device)
+            torch.device(self.machine.device)
         except (RuntimeError, TypeError) as error:
-            raise ConfigError(f"device: must be a device of torch such as cpu, cuda or cuda:1, got {self.device!r}") from error
+            raise ConfigError(
+                f"device: must be a device of torch such as cpu, cuda or cuda:1, got {self.machine.device!r}"
+            ) from error
 
     @classmethod
     def for_task(
@@ -99,72 +87,95 @@ class RunConfig:
         seed: int = 0,
         epochs: int | None = None,
         *,
-        batch_size: int | None = None,
-        subset: int | None = None,
         overrides: Settings | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-        amp: str | None = None,
-        compile: bool = False,
-        fold: str | None = None,
-        parallel: str | None = None,
-        channels_last: bool = False,
+        **options: Any,
     ) -> RunConfig:
-        """The task's own epochs and batch size, the optimizer's own values, unless given. ``overrides`` are of the latter."""
-        default = TASKS[task]
-        images = DATA[default.data].train_images if subset is None else subset
-        if fold is not None:
-            images = Fold.parse(fold).training_images(images)
-        return cls(
-            task,
-            optimizer,
-            seed,
-            default.epochs if epochs is None else epochs,
-            default.batch_size if batch_size is None else batch_size,
-            optimizer_settings.resolve(optimizer, task, images, overrides),
-            subset,
-            device,
-            threads,
-            amp,
-            compile,
-            fold,
-            parallel,
-            channels_last,
-        )
+        """The task's own epochs and batch size and the optimizer's own values, except for what is named here.
+
+        Args:
+            overrides: arguments of the optimizer.
+            options: fields of :class:`Share` and :class:`Machine`.
+        """
+        if surplus := [name for name in options if name not in (*fields.names(Share), *fields.names(Machine))]:
+            raise TypeError(f"for_task() has no option {surplus[0]!r}")
+        default, entry = TASKS[task], OPTIMIZERS[optimizer]
+        options["epochs"] = default.epochs if epochs is None else epochs
+        if options.get("batch_size") is None:
+            options["batch_size"] = default.batch_size
+        if entry.schedule is not None:
+            options["schedule"] = None  # one that brings a schedule is not defined with another
+        share, machine = fields.nested(Share, options), fields.nested(Machine, options)
+        images = 0
+        if entry.from_images is not None:  # to count may take as long as to read
+            images = loading.count(default.data) if share.subset is None else share.subset
+            images = images if share.fold is None else Fold.parse(share.fold).training_images(images)
+        return cls(task, optimizer, seed, optimizer_settings.resolve(optimizer, task, images, overrides), share, machine)
+
+    def changed(self, **values: Any) -> RunConfig:
+        """The same with other values, by the keys of :meth:`to_json`."""
+        return self.from_json({**self.to_json(), **values})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """What :meth:`to_json` gave. An unknown or missing key is an error."""
-        keys = [f.name for f in dataclasses.fields(cls)]
+        """What :meth:`to_json` gave. An unknown or missing key, or another format, is an error."""
+        values = dict(values)
+        written = values.pop("format", 1)
+        if written != FORMAT:
+            raise ConfigError(f"config: has format {written!r}, this version reads {FORMAT}")
+        known = fields.names(cls)
         for key in values:
-            if key not in keys:
-                raise unknown("config", key, keys)
-        missing = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in values]
+            if key not in known:
+                raise unknown("config", key, known)
+        missing = [name for name in (*fields.names(cls, required=True), "epochs", "batch_size") if name not in values]
         if missing:
             raise ConfigError(f"config: lacks {', '.join(missing)}")
-        return cls(**values)
+        return fields.nested(cls, values)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {"format": FORMAT, **fields.flat(self)}
 
     def identity(self) -> dict[str, Any]:
-        """What tells two configs apart: :meth:`to_json` without the arguments of the optimizer that are None or False.
+        """What tells two configs apart: everything that is neither None nor False, in the config and in the settings.
 
-        Those are as good as not given. A package that gains an option does not make every stored run another one. Nor do
-        we: what is ``LATER`` than the first stored runs is left out where it is None or False.
+        Both are as good as not named. So an option that a package or we add changes no key until somebody uses it; a change
+        of what the keys mean is another FORMAT.
         """
-        values = {**self.to_json(), "settings": optimizer_settings.given(self.settings)}
-        return {key: value for key, value in values.items() if key not in LATER or value not in (None, False)}
+        return fields.without_unset({**self.to_json(), "settings": fields.without_unset(self.settings)})
+
+    @property
+    def epochs(self) -> int:
+        assert self.share.epochs is not None
+        return self.share.epochs
+
+    @property
+    def batch_size(self) -> int:
+        assert self.share.batch_size is not None
+        return self.share.batch_size
 
     @property
     def training_images(self) -> int:
         """That it trains on: of the subset, without the fold that is held out."""
-        images = self.subset or DATA[TASKS[self.task].data].train_images
-        return images if self.fold is None else Fold.parse(self.fold).training_images(images)
+        return self._examples if self.share.fold is None else Fold.parse(self.share.fold).training_images(self._examples)
+
+    @property
+    def _examples(self) -> int:
+        return self.share.subset or loading.count(TASKS[self.task].data)
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(self.training_images / self.batch_size)
+        task = TASKS[self.task]
+        return task.epoch_steps or task.steps(self.training_images, self.batch_size)
+
+    @property
+    def lr_schedule(self) -> Schedule:
+        """The run's, else the optimizer's, else the task's."""
+        chosen = self.share.schedule
+        return SCHEDULES[chosen] if chosen else OPTIMIZERS[self.optimizer].schedule or TASKS[self.task].schedule
+
+    @property
+    def lr_warmup(self) -> float:
+        """The run's, else the optimizer's."""
+        return OPTIMIZERS[self.optimizer].warmup if self.share.warmup is None else self.share.warmup
 
     @property
     def key(self) -> str:

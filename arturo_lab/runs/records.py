@@ -106,8 +106,13 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     result = read_object(folder / "result.json")
     if result.get("status") not in STATUSES:
         raise RecordError(f"result.json: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
-    if number(result.get("test_accuracy")) is None:
-        raise RecordError(f"result.json: test_accuracy must be a number, got {result.get('test_accuracy')!r}")
+    key = "test_accuracy"
+    if "metric" in result:  # a run of before has none: it classified
+        if not isinstance(result["metric"], dict) or result["metric"].get("better") not in ("higher", "lower"):
+            raise RecordError(f"result.json: metric must say its name and which is better, got {result['metric']!r}")
+        key = str(result["metric"].get("name"))
+    if result["status"] == "finished" and number(result.get(key)) is None:
+        raise RecordError(f"result.json: {key} must be a number, got {result.get(key)!r}")
     return result
 
 

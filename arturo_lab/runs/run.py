@@ -4,11 +4,11 @@
     environment.json   versions, machine, revision
     metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics)
     steps.jsonl        a row per step (arturo_lab.training.epoch.StepMetrics)
-    checkpoint.pt      to go on from; weights under "model"
-    result.json        when it is over: status, test_accuracy, test_loss, train_loss, epochs, seconds
+    checkpoint.pt      to resume from; weights under "model"
+    result.json        when it is over: status, the metric that counts, test_loss and others, train_loss, epochs, seconds
 
 Rows are appended before the checkpoint that counts them. A process may die at any point: rows beyond the checkpoint are cut
-off when the run goes on, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
+off when the run is resumed, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import torch
 
 from arturo_lab.errors import ConfigError, RunError
 from arturo_lab.runs import atomic
-from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.config import FORMAT, RunConfig
 from arturo_lab.runs.environment import environment
 from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row, from_row
 
-FORMAT = 1  # of checkpoint.pt
-NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to start again"
+NOTHING_CHANGED = "nothing was changed. Repair it, or remove the folder to train it again"
 
 
 class RunFolder:
@@ -52,7 +52,7 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether there is anything to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return (self.path / "checkpoint.pt").exists()
 
     @property
@@ -66,7 +66,7 @@ class RunFolder:
         captured = self.read_checkpoint() if self.started else None
         sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
         if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
-            raise RunError(f"{lost}: has epochs and no checkpoint.pt to go on from; {NOTHING_CHANGED}")
+            raise RunError(f"{lost}: has epochs and no checkpoint.pt to resume from; {NOTHING_CHANGED}")
         with _reading(self.path):
             rows = epoch_rows(self._up_to("metrics.jsonl", sizes["metrics"]), "metrics.jsonl")
             parse_rows(self._up_to("steps.jsonl", sizes["steps"]), "steps.jsonl")
@@ -95,7 +95,7 @@ class RunFolder:
         return self.checkpoint_seconds is not None and time.monotonic() - self._saved >= self.checkpoint_seconds
 
     def save(self, captured: dict[str, Any]) -> None:
-        """Make ``captured`` and the rows so far what the run goes on from."""
+        """Make ``captured`` and the rows so far what the run resumes from."""
         assert self._metrics is not None and self._steps is not None
         with self._writing("checkpoint.pt"):
             for rows in (self._metrics, self._steps):
@@ -107,11 +107,11 @@ class RunFolder:
 
     def finish(self, status: str, history: Sequence[EpochMetrics]) -> None:
         """Write result.json: the last epoch's numbers."""
-        row = as_row(history[-1])
+        row, metric = as_row(history[-1]), TASKS[self.config.task].metric
         self.result = {
             "status": status,
-            "test_accuracy": row["test_accuracy"],
-            "test_loss": row["test_loss"],
+            "metric": {**metric.described(), "value": row[metric.key]},
+            **{key: row[key] for key in row if key.startswith("test_")},
             "train_loss": row["train_loss"],
             "epochs": len(history),
             "seconds": row["wall_seconds"],
@@ -153,7 +153,7 @@ class RunFolder:
 
     def _environment(self) -> dict[str, Any]:
         """That of the first start; where a later one differs, what it differed in."""
-        now = environment(self.config.device)
+        now = environment(self.config.machine.device)
         path = self.path / "environment.json"
         if not (self.started and path.exists()):
             return now
@@ -172,8 +172,8 @@ class RunFolder:
             if cause is None:
                 raise
             raise RunError(
-                f"{self.path}: cannot write {name} ({cause.strerror}); what was saved before is whole, "
-                "and --resume goes on from it"
+                f"{self.path}: cannot write {name} ({cause.strerror}); earlier files are intact; "
+                "free some space or fix the permissions, then resume"
             ) from error
 
 
@@ -221,11 +221,11 @@ def _read_config(folder: Path) -> RunConfig:
     try:
         return RunConfig.from_json(values)
     except (ConfigError, TypeError) as error:
-        raise RunError(f"{folder}/config.json: not a config of this version: {error}") from error
+        raise RunError(f"{folder}/config.json: not a config of this version: {error}; {NOTHING_CHANGED}") from error
 
 
-def _check_same(path: Path, found: RunConfig, wanted: RunConfig) -> None:
-    theirs, ours = found.identity(), wanted.identity()
+def _check_same(path: Path, stored: RunConfig, wanted: RunConfig) -> None:
+    theirs, ours = stored.identity(), wanted.identity()
     theirs.update(theirs.pop("settings"))
     ours.update(ours.pop("settings"))
     keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]

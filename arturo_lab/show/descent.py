@@ -17,7 +17,7 @@ from arturo import Arturo, trust_region
 from arturo.hyperparameters import SMALLEST_FLOOR
 from arturo_lab.registry import ConfigError, Registry
 from arturo_lab.show.landscapes import Landscape
-from arturo_lab.tasks.catalog import cosine
+from arturo_lab.tasks.schedules import cosine
 
 Array = npt.NDArray[np.float64]
 STEPS = 300

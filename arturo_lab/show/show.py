@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
+from arturo_lab.fields import REQUIRED, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.registry import ConfigError, Registry
 from arturo_lab.report.table import Cell, Column, Table, words
@@ -27,40 +27,35 @@ FORMATS: Registry[str] = Registry(
 )
 
 
-def add(commands: Any) -> None:
-    """Add the subcommand; names are checked against the registries, which know the nearest ones."""
-    sub: argparse.ArgumentParser = commands.add_parser(
-        "show",
-        help="the optimizer's trust region on landscapes of two weights: figure, animation, live page",
-        description="Draw arTuRO's trust region on landscapes of two weights, and race it against SGD and Adam.",
-        epilog="examples:\n"
-        "  arturo show trust-region\n"
-        "  arturo show trust-region --landscape beale --at 4 --format png pdf\n"
-        "  arturo show trust-region --landscape rosenbrock noisy-quadratic --seed 7 --out figures\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    known = ", ".join(LANDSCAPES)
-    sub.add_argument("what", metavar="WHAT", help="trust-region")
-    sub.add_argument("--landscape", nargs="+", metavar="NAME", default=list(LANDSCAPES), help=f"default: {known}")
-    sub.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of every optimizer (default: {STEPS})")
-    sub.add_argument("--seed", type=int, default=0, metavar="S", help="shifts the start, draws the noise (default: 0)")
-    sub.add_argument("--at", type=int, metavar="STEP", help="the step in the figure (default: the most telling one)")
-    sub.add_argument("--format", nargs="+", metavar="F", default=list(FORMATS), help=f"of {', '.join(FORMATS)} (default: all)")
-    sub.add_argument("--out", type=Path, default=Path("runs/show"), metavar="DIR", help="default: runs/show")
-    sub.set_defaults(run=run)
+DESCRIPTION = "Draw arTuRO's trust region on landscapes of two weights, and race it against SGD and Adam."
+EXAMPLES = """
+arturo show trust-region
+arturo show trust-region --landscape beale --at 4 --format png pdf
+arturo show trust-region --landscape rosenbrock noisy-quadratic --seed 7 --out figures
+"""
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """The command."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    what: str = option(REQUIRED, "trust-region", metavar="WHAT", positional=True)
+    landscape: tuple[str, ...] = option(tuple(LANDSCAPES), "what to descend", metavar="NAME")
+    steps: int = option(STEPS, "steps of every optimizer", metavar="N")
+    seed: int = option(0, "shifts the start and draws the noise", metavar="S")
+    at: int | None = option(None, "the step to draw in the figure (default: the most telling one)", metavar="STEP")
+    format: tuple[str, ...] = option(tuple(FORMATS), "what to write", metavar="F")
+    out: Path = option(Path("runs/show"), "folder for the files", metavar="DIR")
+
+
+def run(options: Options, argv: Sequence[str]) -> None:
     console = Console()
-    Registry("what", {"trust-region": None})[arguments.what]
-    for name in arguments.format:
+    Registry("what", {"trust-region": None})[options.what]
+    for name in options.format:
         _ = FORMATS[name]
-    ways = race(arguments.landscape, arguments.steps, arguments.seed)
+    ways = race(options.landscape, options.steps, options.seed)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("drawing", total=None)
         paths = write(
-            ways, arguments.out, arguments.format, arguments.at, lambda done, of: progress.update(bar, completed=done, total=of)
+            ways, options.out, options.format, options.at, lambda done, of: progress.update(bar, completed=done, total=of)
         )
     console.print(terminal(table(ways)))
     for path in paths:

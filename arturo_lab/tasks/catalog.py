@@ -1,76 +1,41 @@
-"""The tasks: which data, which network, how long. One entry of ``TASKS`` each."""
+"""The tasks: which data, which network, how long. One entry of ``TASKS`` each; docs/extending.md says how to bring another."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from torch import nn
 
 from arturo_lab.data import augment
-from arturo_lab.data.augment import Pixels
+from arturo_lab.data.docstrings import CONTEXT, WORDS
+from arturo_lab.data.inputs import AsStored, WithNegatives
 from arturo_lab.registry import Registry
-from arturo_lab.tasks import models
+from arturo_lab.tasks import metrics, models, networks
+from arturo_lab.tasks.metrics import ACCURACY, LOSS
 from arturo_lab.tasks.resnet import resnet18, resnet34
-
-# (share of the training done, in [0, 1); the optimizer's factor at a milestone) -> factor on every group's lr. A share and
-# not an epoch, so that a shortened run goes through the whole schedule.
-Schedule = Callable[[float, float], float]
-
-MILESTONES = (0.5, 0.75)  # the paper's: epochs 60 and 90 of 120, 80 and 120 of 160
-
-
-def milestones(progress: float, factor: float) -> float:
-    """The paper's schedule: lr times ``factor`` at half of the training, and again at three quarters.
-
-    Example:
-        >>> [milestones(epoch / 160, 0.1) for epoch in (0, 79, 80, 119)]
-        [1.0, 1.0, 0.1, 0.1]
-        >>> round(milestones(120 / 160, 0.1), 9)
-        0.01
-    """
-    return float(factor ** sum(progress >= milestone for milestone in MILESTONES))
-
-
-def cosine(progress: float, factor: float = 0.0) -> float:
-    """From 1 to 0 along half a cosine. No milestones to tune, and the same curve suits every optimizer.
-
-    Example:
-        >>> [round(cosine(p), 3) for p in (0, 0.25, 0.5, 0.75, 1)]
-        [1.0, 0.854, 0.5, 0.146, 0.0]
-    """
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def constant(progress: float, factor: float = 0.0) -> float:
-    """No schedule, for optimizers that want none."""
-    return 1.0
-
-
-@dataclass(frozen=True)
-class Task:
-    """Everything about a training except the optimizer and the seed. The loss is cross-entropy.
-
-    The defaults are the paper's. Its tasks test after every epoch on the whole test set, and the last epoch counts.
-    """
-
-    title: str
-    data: str  # a name of arturo_lab.data.sources.DATA
-    model: Callable[[], nn.Module]
-    epochs: int
-    batch_size: int = 255
-    pixels: Pixels = augment.PLAIN
-    schedule: Schedule = milestones
-    threads: int | None = None  # None is torch's choice
-
+from arturo_lab.tasks.schedules import cosine
+from arturo_lab.tasks.task import Task
 
 # On networks this small a second thread gains nothing, and on a busy machine the two wait for each other.
 _digits = partial(Task, data="digits", epochs=25, batch_size=32, schedule=cosine, threads=1)
+_short = partial(Task, schedule=cosine, threads=1)
+_fashion = partial(_short, data="fashion-mnist-12000")
+_cifar = partial(_short, data="cifar10-10000", batch_size=64, epoch_steps=100)
+_bytes = partial(
+    _short,
+    data="docstrings",
+    batch_size=32,
+    epoch_steps=100,
+    replacement=True,
+    inputs=AsStored(),
+    loss=metrics.token_cross_entropy,
+    metrics=(LOSS,),
+)
+_table = partial(_short, batch_size=32, epochs=12, epoch_steps=50, inputs=AsStored())
+_function = partial(_short, inputs=AsStored(), loss=metrics.value, metrics=(metrics.VALUE,))
 _fmnist = partial(Task, data="fashion-mnist", epochs=120)
-_cifar10 = partial(Task, data="cifar10", epochs=160, pixels=augment.CIFAR10)
-_cifar100 = partial(Task, data="cifar100", epochs=160, pixels=augment.CIFAR100)
+_cifar10 = partial(Task, data="cifar10", epochs=160, inputs=augment.CIFAR10)
+_cifar100 = partial(Task, data="cifar100", epochs=160, inputs=augment.CIFAR100)
 
 TASKS: Registry[Task] = Registry(
     "task",
@@ -78,6 +43,88 @@ TASKS: Registry[Task] = Registry(
         # Ours, for a first look without data to download: a short schedule, nothing tuned.
         "digits-mlp": _digits("8x8 digits, MLP", model=models.digits_mlp),
         "digits-cnn": _digits("8x8 digits, CNN", model=models.digits_cnn),
+        "digits-mlp-batch-1": _short(
+            "8x8 digits, MLP, batch size 1",
+            data="digits",
+            model=models.digits_mlp,
+            batch_size=1,
+            epochs=12,
+            epoch_steps=500,
+            metrics=(LOSS, ACCURACY),
+        ),
+        # Of other kinds, each some 90 s at most on one core: for comparisons of optimizers, with a cosine for everybody.
+        "byte-transformer": _bytes(
+            "Docstrings, byte transformer",
+            model=partial(networks.ByteTransformer, context=CONTEXT, layers=2, d_model=96, heads=4),
+            epochs=12,
+        ),
+        "byte-gru": _bytes("Docstrings, byte GRU", model=partial(networks.ByteGRU, 32, 128), epochs=8),
+        "skip-gram": _short(
+            "Docstrings, skip-gram",
+            data="docstring-words",
+            model=partial(networks.SkipGram, WORDS),
+            batch_size=256,
+            epochs=10,
+            epoch_steps=200,
+            replacement=True,
+            inputs=WithNegatives(),
+            loss=metrics.negative_sampling,
+            metrics=(LOSS,),
+        ),
+        "cifar10-vit": _cifar("CIFAR-10 (10,000), vision transformer", model=networks.VisionTransformer, epochs=7),
+        "cifar10-cnn-short": _cifar("CIFAR-10 (10,000), CNN", model=models.cifar_cnn, epochs=8),
+        "fmnist-cnn-short": _fashion(
+            "Fashion-MNIST (12,000), CNN", model=models.fashion_mnist_cnn, batch_size=32, epochs=8, epoch_steps=375
+        ),
+        "fmnist-small-resnet": _fashion(
+            "Fashion-MNIST (12,000), ResNet-8", model=networks.small_resnet, batch_size=32, epochs=4, epoch_steps=375
+        ),
+        "fmnist-autoencoder": _fashion(
+            "Fashion-MNIST (12,000), autoencoder",
+            model=networks.autoencoder,
+            batch_size=64,
+            epochs=10,
+            epoch_steps=100,
+            loss=metrics.reconstruction,
+            metrics=(LOSS,),
+            reconstructs=True,
+        ),
+        "fmnist-vae": _fashion(
+            "Fashion-MNIST (12,000), variational autoencoder",
+            model=networks.VariationalAutoencoder,
+            batch_size=128,
+            epochs=8,
+            epoch_steps=100,
+            loss=metrics.evidence,
+            metrics=(LOSS,),
+            reconstructs=True,
+        ),
+        "diabetes-mlp": _table(
+            "Diabetes, regression by an MLP",
+            data="diabetes",
+            model=networks.tabular_mlp,
+            loss=metrics.squared_error,
+            metrics=(metrics.SQUARED_ERROR,),
+        ),
+        "breast-cancer-mlp": _table(
+            "Breast cancer, MLP",
+            data="breast-cancer",
+            model=partial(networks.tabular_mlp, inputs=30, outputs=2),
+            metrics=(LOSS, ACCURACY),
+        ),
+        "breast-cancer-logistic": _table(
+            "Breast cancer, logistic regression",
+            data="breast-cancer",
+            model=partial(nn.Linear, 30, 2),
+            metrics=(LOSS, ACCURACY),
+        ),
+        # Functions, for a quick look.
+        "quadratic": _function(
+            "Noisy quadratic", data="noise", model=networks.NoisyQuadratic, batch_size=8, epochs=10, epoch_steps=100
+        ),
+        "rosenbrock": _function(
+            "Rosenbrock's function", data="nothing", model=networks.Rosenbrock, batch_size=1, epochs=10, epoch_steps=100
+        ),
         # For exact Hessian diagonals, ours; the paper does not say which "smaller network" it took.
         "fmnist-small-cnn": _fmnist("Fashion-MNIST, small CNN", model=models.fashion_mnist_small_cnn, threads=1),
         # The paper's six.

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from arturo_lab.training.epoch import Epoch
+from arturo_lab.training.order import Order
 from arturo_lab.training.parallel import Processes
 
 
@@ -22,7 +23,7 @@ class Training:
     model: nn.Module
     optimizer: Optimizer
     scheduler: LRScheduler
-    shuffle: torch.Generator  # batch order and augmentation
+    order: Order  # its generator draws the augmentation, too
     forgets: tuple[str, ...] = ()  # attributes that the optimizer's state_dict leaves out
     processes: Processes = field(default_factory=Processes)
 
@@ -34,7 +35,8 @@ class Training:
             "optimizer": state,
             "forgotten": {name: getattr(self.optimizer, name) for name in self.forgets},
             "scheduler": self.scheduler.state_dict(),
-            "shuffle": self.shuffle.get_state(),
+            "shuffle": self.order.generator.get_state(),
+            "left": self.order.left,
             "torch_rng": torch.get_rng_state(),
             "torch_rngs": self.processes.everyone(torch.get_rng_state()) if self.processes.world > 1 else [],
             "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -47,7 +49,8 @@ class Training:
         for name, value in captured["forgotten"].items():
             setattr(self.optimizer, name, value)
         self.scheduler.load_state_dict(captured["scheduler"])
-        self.shuffle.set_state(captured["shuffle"])
+        self.order.generator.set_state(captured["shuffle"])
+        self.order.left = captured.get("left", self.order.left)  # a run of before had none
         rngs = captured.get("torch_rngs", [])  # of each process; more or fewer than there were begin where the first was
         torch.set_rng_state(rngs[self.processes.rank] if len(rngs) == self.processes.world else captured["torch_rng"])
         if captured["cuda_rng"]:

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics
 
-HEADING = " epoch  train loss  test loss  accuracy  images/s      left"
+HEADING = " epoch  train loss  test loss  {metric:>8}  {unit:>8}      left"
 AGES = 1e9  # seconds; nobody waits longer, and timedelta has an end
 TRUST_REGION = "  KL/bound       eta"
 
@@ -32,7 +33,9 @@ class TrainingDisplay:
         self.steps = steps = config.steps_per_epoch
         self.console = console
         self.images_per_second = 0.0
-        self.accuracy = ""
+        self.task = TASKS[config.task]
+        self.shown = next((metric for metric in self.task.metrics if metric.name != "loss"), None)  # the loss has its column
+        self.measured = ""
         self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20),
@@ -54,7 +57,9 @@ class TrainingDisplay:
             f" of {count(self.steps, 'step')}",
             highlight=False,
         )
-        self.console.print(HEADING + (TRUST_REGION if "kl_bound" in config.settings else ""), style="bold", highlight=False)
+        unit = "images/s" if self.task.classifies else "per s"
+        heading = HEADING.format(metric=self.shown.name if self.shown else "", unit=unit)
+        self.console.print(heading + (TRUST_REGION if "kl_bound" in config.settings else ""), style="bold", highlight=False)
         self.progress.start()
         return self
 
@@ -64,7 +69,7 @@ class TrainingDisplay:
     def on_step(self, metrics: StepMetrics) -> None:
         if self.progress.disable:
             return
-        numbers = f"loss {metrics.loss:.4f}{self.accuracy}"
+        numbers = f"loss {metrics.loss:.4f}{self.measured}"
         if metrics.bound:
             numbers += f"  KL/bound {(metrics.kl or 0) / metrics.bound:.4f}  eta {metrics.eta:.3g}"
         if self.images_per_second:
@@ -74,10 +79,11 @@ class TrainingDisplay:
 
     def on_epoch(self, metrics: EpochMetrics) -> None:
         self.images_per_second = metrics.images_per_second
-        self.accuracy = f"  accuracy {metrics.test_accuracy:.2%}"
+        value = "" if self.shown is None else self.shown.text(metrics.value(self.shown.name))
+        self.measured = f"  {self.shown.name} {value}" if self.shown else f"  test loss {metrics.test_loss:.4f}"
         left = (self.config.epochs - metrics.epoch) * (metrics.seconds + metrics.seconds_test)
         row = (
-            f"{metrics.epoch:6d}  {metrics.train_loss:10.4f}  {metrics.test_loss:9.4f}  {metrics.test_accuracy:8.2%}"
+            f"{metrics.epoch:6d}  {metrics.train_loss:10.4f}  {metrics.test_loss:9.4f}  {value:>8}"
             f"  {metrics.images_per_second:8,.0f}  {timedelta(seconds=round(min(left, AGES)))!s:>8}"
         )
         if metrics.kl_over_bound is not None:

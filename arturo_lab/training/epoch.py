@@ -18,12 +18,12 @@ from arturo import StepInfo
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What one epoch measured: a row of metrics.jsonl. Accuracies are fractions, losses nats per image."""
+    """What one epoch measured: a row of metrics.jsonl. Accuracies are fractions, losses what the task says."""
 
     epoch: int  # 1 is the first
-    train_loss: float  # mean over the epoch's images, each before the step that used it, dropout on
+    train_loss: float  # mean over the epoch's examples, each before the step that used it, dropout on
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None  # None: the task has no such metric
     seconds: float  # of training, without the test and without writing files
     kl_over_bound: float | None = None  # arTuRO only: mean over the steps of the mean's KL / its bound
     eta: float | None = None  # arTuRO only: mean over the steps of the multiplier
@@ -36,6 +36,12 @@ class EpochMetrics:
     seconds_test: float = 0.0  # of the test, not a part of `seconds`
     images_per_second: float = 0.0  # in training
     prediction_error: float | None = None  # arTuRO only: mean over the steps, see arturo_lab.training.prediction
+    others: dict[str, float] = field(default_factory=dict)  # the task's other metrics by name; in the row test_NAME each
+
+    def value(self, name: str) -> float | None:
+        """A metric of the task by its name."""
+        known = {"loss": self.test_loss, "accuracy": self.test_accuracy}
+        return known[name] if name in known else self.others.get(name)
 
 
 @dataclass(frozen=True)
@@ -98,15 +104,15 @@ class Epoch:
             self.prediction_error_sum += prediction_error
             self.predictions += 1
 
-    def metrics(self, test_loss: float, test_accuracy: float, seconds_before: float) -> EpochMetrics:
-        """What it comes to. ``seconds_before`` were spent on the epochs before."""
+    def metrics(self, tested: dict[str, float], seconds_before: float) -> EpochMetrics:
+        """What it comes to. ``tested`` are metrics by name; ``seconds_before`` were spent on the epochs before."""
         seconds = self.seconds.get("step", 0.0)
         steps = max(self.steps, 1)
         return EpochMetrics(
             epoch=self.number,
             train_loss=self.loss_sum / max(self.images, 1),
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
+            test_loss=tested["loss"],
+            test_accuracy=tested.get("accuracy"),
             seconds=seconds,
             kl_over_bound=self.kl_over_bound_sum / steps if self.trust_region else None,
             eta=self.eta_sum / steps if self.trust_region else None,
@@ -119,6 +125,7 @@ class Epoch:
             seconds_test=self.seconds.get("test", 0.0),
             images_per_second=self.images / seconds if seconds else 0.0,
             prediction_error=self.prediction_error_sum / self.predictions if self.predictions else None,
+            others={name: value for name, value in tested.items() if name not in ("loss", "accuracy")},
         )
 
 
@@ -132,10 +139,18 @@ def as_row(metrics: EpochMetrics | StepMetrics) -> dict[str, Any]:
     row = dataclasses.asdict(metrics)
     if isinstance(metrics, StepMetrics):
         row = {key: value for key, value in row.items() if value is not None}
+    else:
+        row |= {f"test_{name}": value for name, value in row.pop("others").items()}
+        if row["test_accuracy"] is None:
+            del row["test_accuracy"]
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
 
 
 def from_row(row: dict[str, Any]) -> EpochMetrics:
     """The epoch that :func:`as_row` wrote; a loss that was not finite comes back as NaN."""
+    known = {f.name for f in dataclasses.fields(EpochMetrics)}
+    others = {key: value for key, value in row.items() if key.startswith("test_") and key not in known}
+    own = {key: value for key, value in row.items() if key not in others}
     lost = {key: math.nan for key in ("train_loss", "test_loss") if row[key] is None}
-    return EpochMetrics(**{**row, **lost})
+    named = {key.removeprefix("test_"): math.nan if value is None else value for key, value in others.items()}
+    return EpochMetrics(**{"test_accuracy": None, **own, **lost}, others=named)

@@ -8,19 +8,17 @@ see a process's own part, dropout masks differ.) Process 0 alone writes files an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from arturo_lab.errors import ConfigError
-
-PARALLEL = ("ddp", "fsdp2")  # every process has all weights; every process has a part of them, and of the optimizer's state
+from arturo_lab.runs.machine import PARALLEL
 
 
 class Processes:
@@ -63,15 +61,14 @@ class Processes:
             dist.all_gather_object(found, value)
         return found
 
-    def loss(self, criterion: nn.Module, logits: Tensor, labels: Tensor, images: int) -> Tensor:
-        """Cross-entropy of this part of a batch of so many images, such that the mean over the processes is the batch's.
-
-        One process alone asks the ``criterion``, which others may have instrumented.
-        """
+    def loss(self, criterion: Callable[[Any, Tensor], Tensor], output: Any, targets: Tensor, examples: int) -> Tensor:
+        """The loss of this part of a batch of so many examples, such that the mean over the processes is the batch's."""
         if self.world == 1:
-            found: Tensor = criterion(logits, labels)
-            return found
-        return cross_entropy(logits, labels, reduction="sum") * (self.world / images)
+            return criterion(output, targets)
+        if not len(targets):  # a part without examples still takes part in the backward pass
+            outputs = output if isinstance(output, tuple) else (output,)
+            return torch.stack([each.sum() for each in outputs]).sum() * 0.0
+        return criterion(output, targets) * (len(targets) * self.world / examples)
 
     def spread(self, model: nn.Module) -> nn.Module:
         """The network to train: the model wrapped (ddp), or itself with its weights sharded (fsdp2)."""

@@ -1,4 +1,4 @@
-"""One training, from the seed to the last test accuracy. Reads top to bottom."""
+"""One training, from the seed to the last test. Reads top to bottom."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from arturo import Arturo
-from arturo_lab.data import augment
-from arturo_lab.data.augment import Pixels
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
+from arturo_lab.data.inputs import Inputs
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import as_arguments
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.run import RunFolder
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.metrics import Metric
+from arturo_lab.tasks.schedules import lr_factor
+from arturo_lab.tasks.task import Task
 from arturo_lab.training.checkpoint import Training
 from arturo_lab.training.epoch import Epoch, EpochMetrics, StepMetrics
+from arturo_lab.training.order import Order
 from arturo_lab.training.parallel import Processes
 from arturo_lab.training.prediction import prediction_error
 
@@ -33,7 +36,7 @@ NORM_BATCHES = 50  # that batch norms see before a test of other weights than th
 
 def train(
     config: RunConfig,
-    data: ImageData,
+    data: Examples,
     on_epoch: Callable[[EpochMetrics], None] = lambda metrics: None,
     on_step: Callable[[StepMetrics], None] = lambda metrics: None,
     *,
@@ -51,7 +54,7 @@ def train(
 
     Args:
         config: what to train.
-        data: what to train on; ``config.subset`` and ``config.fold`` are applied here.
+        data: what to train on; ``config.share.subset`` and ``config.share.fold`` are applied here.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
         run: where to write metrics, checkpoints and the result, and to go on from if something is there.
@@ -59,34 +62,39 @@ def train(
         processes: those that share the work; all call this with the same config, and the first one alone has a ``run``.
     """
     processes = Processes() if processes is None else processes
-    task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.device)
-    data = data.subset(config.subset).fold(config.fold).to(device)
-    train_images, images = task.pixels.prepared(data.train_images), len(data.train_labels)
-    steps = math.ceil(images / config.batch_size)  # of an epoch
-    schedule = entry.schedule or task.schedule
+    task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.machine.device)
+    data = data.subset(config.share.subset).fold(config.share.fold).to(device)
+    prepared, examples = task.inputs.prepared(data.train_inputs), len(data)
+    if task.epoch_steps is not None and not task.replacement and examples < config.batch_size:
+        raise ConfigError(f"batch_size: {examples:,} examples make no batch of {config.batch_size}; lower --batch-size")
+    steps = task.steps(examples, config.batch_size)  # of an epoch
+    factor = lr_factor(config.lr_schedule, entry.milestone_factor, config.lr_warmup, steps * config.epochs)
     history: list[EpochMetrics] = []
     epoch: Epoch | None = None
     diverged = False
 
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.threads or task.threads):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.machine.threads or task.threads):
         torch.manual_seed(config.seed)  # initial weights, then dropout
         shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
-        model, criterion = task.model().to(device), nn.CrossEntropyLoss()
-        if config.channels_last:
+        order = Order(task, examples, config.batch_size, shuffle)
+        model = task.model().to(device)
+        criterion = nn.CrossEntropyLoss() if task.loss is cross_entropy else task.loss  # BackPACK follows a module only
+        if config.machine.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if (images % config.batch_size or config.batch_size) == 1 and has_norms(model):
+        last = config.batch_size if task.epoch_steps else examples % config.batch_size or config.batch_size
+        if last == 1 and has_norms(model):
             raise ConfigError(
-                f"batch_size: {images:,} images in batches of {config.batch_size} leave one alone, of which batch norms can "
-                "take no variance; choose another --batch-size or --subset"
+                f"batch_size: {examples:,} examples in batches of {config.batch_size} leave one alone, of which batch norms "
+                "can take no variance; choose another --batch-size or --subset"
             )
         entry.instrument(model, criterion)
         network = processes.spread(model)
-        network = torch.compile(network) if config.compile else network  # type: ignore[assignment]
+        network = torch.compile(network) if config.machine.compile else network  # type: ignore[assignment]
         if processes.world > 1:
             torch.manual_seed(config.seed + processes.rank)  # dropout masks of its own
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
-        scheduler = LambdaLR(optimizer, lambda step: schedule(step / (steps * config.epochs), entry.milestone_factor))
-        training = Training(model, optimizer, scheduler, shuffle, entry.forgets, processes)
+        scheduler = LambdaLR(optimizer, factor)
+        training = Training(model, optimizer, scheduler, order, entry.forgets, processes)
 
         kept = processes.share(run is not None)
 
@@ -102,7 +110,7 @@ def train(
 
         while len(history) < config.epochs and not diverged:
             if epoch is None:
-                epoch = Epoch(len(history) + 1, torch.randperm(images, generator=shuffle))
+                epoch = Epoch(len(history) + 1, order.epoch())
             model.train()
             entry.mode(optimizer, True)
 
@@ -110,12 +118,12 @@ def train(
                 with epoch.timed("step", device):
                     with epoch.timed("data", device):
                         batch = batch.to(device)
-                        inputs = task.pixels.for_training(train_images, batch, shuffle)
-                        inputs, labels = processes.part(inputs), processes.part(data.train_labels[batch])
+                        inputs = processes.part(task.inputs.for_training(prepared, batch, shuffle))
+                        targets = inputs if task.reconstructs else processes.part(data.train_targets[batch])
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
-                        with epoch.timed("forward", device), precision(config.amp, device):
-                            loss = processes.loss(criterion, network(inputs), labels, len(batch))
+                        with epoch.timed("forward", device), precision(config.machine.amp, device):
+                            loss = processes.loss(criterion, network(inputs), targets, len(batch))
                         with epoch.timed("backward", device):
                             loss.backward(create_graph=entry.create_graph)
                     (value,) = processes.total([loss.item() / processes.world], device)
@@ -147,9 +155,9 @@ def train(
             with epoch.timed("test", device):
                 entry.mode(optimizer, False)
                 if entry.tests_other_weights:
-                    refresh_norms(model, task.pixels, data.train_images.split(config.batch_size)[:NORM_BATCHES])
-                tested = evaluate(model, data.test_images, data.test_labels, task.pixels, processes)
-            metrics = epoch.metrics(*tested, seconds_before=history[-1].wall_seconds if history else 0.0)
+                    refresh_norms(model, task.inputs, data.train_inputs.split(config.batch_size)[:NORM_BATCHES])
+                tested = evaluate(model, data.test_inputs, data.test_targets, task, processes)
+            metrics = epoch.metrics(tested, seconds_before=history[-1].wall_seconds if history else 0.0)
             diverged = diverged or not math.isfinite(metrics.test_loss)
             history.append(metrics)
             epoch = None
@@ -168,28 +176,41 @@ def train(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels = augment.PLAIN, processes: Processes | None = None
-) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy of ``model`` in evaluation mode, in full precision."""
+    model: nn.Module, inputs: Tensor, targets: Tensor, task: Task, processes: Processes | None = None
+) -> dict[str, float]:
+    """The task's loss and metrics by name, of ``model`` in evaluation mode, in full precision."""
     processes = Processes() if processes is None else processes
     model.eval()
-    loss, correct = 0.0, 0
-    for x, y in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-        y = processes.part(y)
-        logits = model(pixels.for_testing(processes.part(x)))
-        loss += cross_entropy(logits, y, reduction="sum").item()
-        correct += int((logits.argmax(dim=1) == y).sum())
-    loss, right = processes.total([loss, correct], labels.device)
-    return loss / len(labels), right / len(labels)
+    measured = [metric for metric in task.metrics if metric.of is not None]
+    sums = [0.0] * (1 + len(measured))
+    for x, y in zip(inputs.split(EVALUATION_BATCH), targets.split(EVALUATION_BATCH), strict=True):
+        x, y = task.inputs.for_testing(processes.part(x)), processes.part(y)
+        if not len(y):
+            continue
+        output, y = model(x), x if task.reconstructs else y
+        sums[0] += task.loss(output, y).item() * len(y)
+        for i, metric in enumerate(measured, start=1):
+            assert metric.of is not None
+            sums[i] += metric.of(output, y).sum().item()
+    loss, *values = (total / len(targets) for total in processes.total(sums, targets.device))
+    return {"loss": loss, **{m.name: finished(m, value) for m, value in zip(measured, values, strict=True)}}
+
+
+def finished(metric: Metric, mean: float) -> float:
+    """The metric of a mean; NaN where it has none, e.g. the logarithm of a negative number."""
+    try:
+        return float(metric.finish(mean))
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 @torch.no_grad()
-def refresh_norms(model: nn.Module, pixels: Pixels, batches: tuple[Tensor, ...]) -> None:
-    """Let batch norms see what the weights under test make of some training images; without batch norms do nothing."""
+def refresh_norms(model: nn.Module, inputs: Inputs, batches: tuple[Tensor, ...]) -> None:
+    """Let batch norms see what the weights under test make of some training inputs; without batch norms do nothing."""
     if has_norms(model):
         model.train()
-        for images in batches:
-            model(pixels.for_testing(images))
+        for batch in batches:
+            model(inputs.for_testing(batch))
 
 
 def has_norms(model: nn.Module) -> bool:

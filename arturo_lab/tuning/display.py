@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from arturo_lab.tasks.metrics import ACCURACY, Metric
 from arturo_lab.tuning.outcome import Row
 
 HEADING = " study  trial  state       score    best   seconds  values"
@@ -15,7 +16,8 @@ HEADING = " study  trial  state       score    best   seconds  values"
 class SearchDisplay:
     """Shows ``on_trials`` of a search. A context manager: the bar lives inside."""
 
-    def __init__(self, title: str, total: int, console: Console) -> None:
+    def __init__(self, title: str, total: int, console: Console, metric: Metric = ACCURACY) -> None:
+        self.metric = metric
         self.title = title
         self.console = console
         self.best: Row | None = None
@@ -51,12 +53,16 @@ class SearchDisplay:
             self.shown.add((row.study, row.slot))
             if row.state == "complete" and (self.best is None or row.score > self.best.score):
                 self.best = row
-            best = f"{self.best.score:6.2%}" if self.best is not None else "     -"
+            best = self._text(self.best) if self.best is not None else "     -"
             values = " ".join(f"{name}={value:.3g}" for name, value in row.params.items())
+            score = self._text(row)
             self.console.print(
-                f"{row.study:6d}  {row.slot[:5]:>5}  {row.state:<8}  {row.score:7.2%} {best:>7}  {row.seconds:8.1f}  {values}",
+                f"{row.study:6d}  {row.slot[:5]:>5}  {row.state:<8}  {score:>7} {best:>7}  {row.seconds:8.1f}  {values}",
                 highlight=False,
                 soft_wrap=True,
             )
-        said = running if self.best is None else f"best {self.best.score:.2%}  {running}"
+        said = running if self.best is None else f"best {self._text(self.best)}  {running}"
         self.progress.update(self.bar, completed=len(self.shown), running=said)
+
+    def _text(self, row: Row) -> str:
+        return "-" if row.state == "diverged" and not self.metric.percent else self.metric.text(self.metric.score(row.score))

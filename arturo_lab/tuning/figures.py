@@ -14,21 +14,26 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.palette import style
+from arturo_lab.tasks.metrics import ACCURACY, Metric
 from arturo_lab.tuning.outcome import Row, best_after, best_so_far
 from arturo_lab.tuning.spaces import Space
 
-SCORE = "validation accuracy [%]"
-
 
 def write_figures(
-    folder: Path, optimizer: str, title: str, rows: Sequence[Row], space: Space, importances: Mapping[str, float]
+    folder: Path,
+    optimizer: str,
+    title: str,
+    rows: Sequence[Row],
+    space: Space,
+    importances: Mapping[str, float],
+    metric: Metric = ACCURACY,
 ) -> list[Path]:
     """All four as PNG; their paths. Those with nothing to show are left out."""
     own = [row for row in rows if not row.crossed]
     figures = {
-        "history": history(optimizer, own),
-        "best-after-k": best_after_k({optimizer: own}),
-        "parallel": parallel(optimizer, own, space),
+        "history": history(optimizer, own, metric),
+        "best-after-k": best_after_k({optimizer: own}, metric),
+        "parallel": parallel(optimizer, own, space, metric),
     }
     if importances:
         figures["importances"] = bars(optimizer, importances)
@@ -40,11 +45,11 @@ def write_figures(
     return paths
 
 
-def history(optimizer: str, rows: Sequence[Row]) -> Figure:
+def history(optimizer: str, rows: Sequence[Row], metric: Metric = ACCURACY) -> Figure:
     """Every trial in its order, and the best so far of each study."""
     figure, axes = canvas()
     colour = style(optimizer).light
-    low, high = limits(rows)
+    low, high = limits(rows, metric)
     studies = by_study(rows)
     marks = {"complete": ("o", colour, colour), "pruned": ("o", "none", colour), "diverged": ("X", "0.4", "none")}
     for state, (marker, face, edge) in marks.items():
@@ -61,11 +66,11 @@ def history(optimizer: str, rows: Sequence[Row]) -> Figure:
     first = [row for row in studies[0] if row.quasi_random] if studies else []
     if first:
         axes.axvspan(0.5, len(first) + 0.5, color="0.95", zorder=0, label="quasi-random")
-    finish(axes, "trial", (low, high))
+    finish(axes, "trial", (low, high), metric)
     return figure
 
 
-def best_after_k(rows: Mapping[str, Sequence[Row]]) -> Figure:
+def best_after_k(rows: Mapping[str, Sequence[Row]], metric: Metric = ACCURACY) -> Figure:
     """By optimizer: mean and 95 % band of the best of k trials over bootstrap samples; thin, the best so far as it came."""
     figure, axes = canvas()
     shown = []
@@ -87,15 +92,15 @@ def best_after_k(rows: Mapping[str, Sequence[Row]]) -> Figure:
     low = min((first for first, _ in shown), default=0.0)
     high = max((best for _, best in shown), default=1.0)
     margin = max(0.08 * (high - low), 0.002)
-    finish(axes, "trials", (max(low - margin, 0.0), min(high + margin, 1.0)))
+    finish(axes, "trials", possible(low - margin, high + margin, metric), metric)
     return figure
 
 
-def parallel(optimizer: str, rows: Sequence[Row], space: Space) -> Figure:
+def parallel(optimizer: str, rows: Sequence[Row], space: Space, metric: Metric = ACCURACY) -> Figure:
     """A line for each trial through its values, the darker the better; the best on top."""
     figure, axes = canvas(width=1.6 * len(space.dimensions) + 2.6)
     shades = LinearSegmentedColormap.from_list("score", ["0.88", style(optimizer).light])
-    low, high = limits(rows)
+    low, high = limits(rows, metric)
     for row in sorted(rows, key=lambda row: row.score):
         height = min(max((row.score - low) / (high - low), 0.0), 1.0)
         shares = [d.share(row.params[d.name]) for d in space.dimensions]
@@ -107,10 +112,10 @@ def parallel(optimizer: str, rows: Sequence[Row], space: Space) -> Figure:
     last = len(space.dimensions)
     axes.axvline(last, color="0.3", linewidth=0.8)
     for share in (0.0, 0.5, 1.0):
-        value = f"{100 * (low + share * (high - low)):.1f}"
-        text = value if share else f"≤ {value}"
+        value = f"{metric.of_score(low + share * (high - low)):.3g}"
+        text = value if share else f"{'≤' if metric.better == 'higher' else '≥'} {value}"
         axes.text(last + 0.03, share, text, ha="left", va="center", fontsize=7, color="0.25")
-    axes.set_xticks(range(last + 1), [*(d.name for d in space.dimensions), "validation\naccuracy [%]"], fontsize=8)
+    axes.set_xticks(range(last + 1), [*(d.name for d in space.dimensions), f"validation\n{metric.heading}"], fontsize=8)
     axes.set_yticks([])
     axes.set_xlim(-0.35, last + 0.35)
     axes.set_ylim(-0.02, 1.02)
@@ -138,12 +143,12 @@ def canvas(width: float = 5.2, height: float = 3.4) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def finish(axes: Axes, x: str, y: tuple[float, float], legend: bool = True) -> None:
-    axes.set_title(SCORE, loc="left", fontsize=9)
+def finish(axes: Axes, x: str, y: tuple[float, float], metric: Metric = ACCURACY, legend: bool = True) -> None:
+    axes.set_title(f"validation {metric.heading}", loc="left", fontsize=9)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylim(*y)
     axes.set_xlim(left=0.5)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda score, _: f"{metric.of_score(score):g}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -163,11 +168,16 @@ def by_study(rows: Sequence[Row]) -> list[list[Row]]:
     return [[row for row in rows if row.study == study] for study in studies]
 
 
-def limits(rows: Sequence[Row]) -> tuple[float, float]:
+def limits(rows: Sequence[Row], metric: Metric = ACCURACY) -> tuple[float, float]:
     """Where good trials can be told apart: the better half, with as much again below it."""
     scores = sorted(row.score for row in rows)
     if not scores:
         return 0.0, 1.0
     high, middle = scores[-1], scores[len(scores) // 2]
-    margin = max(high - middle, 0.01)
-    return max(middle - margin, 0.0), min(high + 0.1 * margin, 1.0)
+    margin = max(high - middle, 0.01 if metric.percent else 0.01 * abs(high))
+    return possible(middle - margin, high + 0.1 * margin, metric)
+
+
+def possible(low: float, high: float, metric: Metric) -> tuple[float, float]:
+    """The same, as far as the metric can go."""
+    return (max(low, 0.0), min(high, 1.0)) if metric.percent else (low, high)

@@ -8,6 +8,7 @@ import optuna
 from optuna.distributions import FloatDistribution
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
+from arturo_lab.tasks.metrics import WORST
 from arturo_lab.tuning.outcome import Row
 from arturo_lab.tuning.spaces import Space
 
@@ -19,10 +20,11 @@ def importances(rows: Sequence[Row], space: Space) -> dict[str, float]:
     """
     if len({row.score for row in rows}) < 2:
         return {}
+    lowest = min((row.score for row in rows if row.score > WORST), default=0.0)  # else a diverged loss were all the variance
     distributions = {d.name: FloatDistribution(d.low, d.high, log=d.log) for d in space.dimensions}
     study = optuna.create_study(direction="maximize")
-    study.add_trials(
-        [optuna.trial.create_trial(params=row.params, distributions=distributions, value=row.score) for row in rows]  # type: ignore[arg-type]
-    )
+    for row in rows:
+        value = max(row.score, lowest)
+        study.add_trial(optuna.trial.create_trial(params=row.params, distributions=distributions, value=value))  # type: ignore[arg-type]
     found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
     return {name: float(share) for name, share in found.items()}

@@ -24,7 +24,7 @@ class Row:
     study: int
     slot: str  # its number; "cross TASK KEY" for another task's winner
     state: str  # complete, pruned, diverged
-    score: float  # mean accuracy on held-out images; of a pruned one over the folds it got, of a diverged one 0
+    score: float  # mean metric on held-out examples, negative where less is better; of a pruned one over the folds it got
     scores: tuple[float, ...]  # by fold and seed
     params: dict[str, float]
     quasi_random: bool = False  # of the Sobol sequence
@@ -51,7 +51,7 @@ def winner(rows: Sequence[Row]) -> Row | None:
 
 
 def best_so_far(rows: Sequence[Row]) -> list[float]:
-    """The best complete score after each trial of a study, in the order of the slots; 0 as long as there is none.
+    """The best complete score after each trial of a study, in the order of the slots; as long as there is none the lowest.
 
     Example:
         >>> rows = [Row(0, str(i), state, score, (), {}) for i, (state, score) in enumerate(
@@ -59,7 +59,7 @@ def best_so_far(rows: Sequence[Row]) -> list[float]:
         >>> best_so_far(rows)
         [0.0, 0.8, 0.8, 0.85]
     """
-    best, result = 0.0, []
+    best, result = min((row.score for row in rows), default=0.0), []
     for row in rows:
         best = max(best, row.score) if row.state == "complete" else best
         result.append(best)
@@ -80,7 +80,7 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
         [0.8, 0.8]
     """
     best_one = winner(rows)
-    scores = np.array([row.score for row in rows]).clip(max=1.0 if best_one is None else best_one.score)
+    scores = np.array([row.score for row in rows]).clip(max=np.inf if best_one is None else best_one.score)
     draws = np.random.default_rng(0).integers(len(scores), size=(DRAWS, len(scores)))
     best = np.maximum.accumulate(scores[draws], axis=1)
     low, high = np.quantile(best, [0.025, 0.975], axis=0)

@@ -18,7 +18,8 @@ from arturo_lab.report.palette import style
 from arturo_lab.report.table import Cell, Column, Table, with_best, words
 from arturo_lab.report.table import Row as TableRow
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish
+from arturo_lab.tasks.metrics import Metric
+from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish, possible
 from arturo_lab.tuning.outcome import Row, read_rows, winner
 
 BUDGET = ("protocol", "studies", "trials", "folds", "seeds", "epochs", "batch_size", "subset")
@@ -74,7 +75,7 @@ def overview(found: Sequence[Found]) -> Document:
     for task in dict.fromkeys(search.task for search in found):
         group = [search for search in found if search.task == task]
         check_alike(group)
-        figures = {"best-after-k": best_after_k({search.config.optimizer: search.own for search in group})}
+        figures = {"best-after-k": best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)}
         if len(by_study(group[0].own)) > 1:
             figures["studies"] = studies_figure(group)
         for figure in figures.values():
@@ -111,10 +112,12 @@ def about(group: Sequence[Found]) -> str:
 def winners_table(group: Sequence[Found]) -> Table:
     """A row for each optimizer."""
     several = group[0].config.search["studies"] > 1
-    columns = [Column("optimizer", key="label", align="left"), Column("validation", unit="%", better="higher")]
-    columns += [Column("best of each study", unit="%")] if several else []
+    metric = TASKS[group[0].task].metric
+    unit = "%" if metric.percent else metric.unit or metric.name
+    columns = [Column("optimizer", key="label", align="left"), Column("validation", unit=unit, better=metric.better)]
+    columns += [Column("best of each study", unit=unit)] if several else []
     columns += [
-        Column("test", unit="%", better="higher"),
+        Column("test", unit=unit, better=metric.better),
         Column("pruned"),
         Column("diverged"),
         Column("values", align="left", wrap=True, secondary=True),
@@ -123,7 +126,7 @@ def winners_table(group: Sequence[Found]) -> Table:
     rows: list[TableRow] = []
     for search in group:
         how = search.config.search
-        best = [100 * score for score in (how["between_studies"] or {"best": []})["best"]] if several else []
+        best = [metric.of_score(score) for score in (how["between_studies"] or {"best": []})["best"]] if several else []
         each = f"{', '.join(f'{b:.2f}' for b in best)} (sd {np.std(best, ddof=1):.2f})" if best else "-"
         tested = how["test"]
         of_another = tested and tested.get("params", how["params"]) != how["params"]
@@ -131,9 +134,9 @@ def winners_table(group: Sequence[Found]) -> Table:
         rows.append(
             (
                 Cell(OPTIMIZERS[search.config.optimizer].label, fields={"optimizer": search.config.optimizer}),
-                percent(how["validation"]),
+                estimate_cell(how["validation"], metric),
                 *([Cell(each, fields={"studies": best})] if several else []),
-                Cell("of an earlier winner") if of_another else percent(tested) if tested else Cell("not yet"),
+                Cell("of an earlier winner") if of_another else estimate_cell(tested, metric) if tested else Cell("not yet"),
                 Cell(f"{how['pruned']} of {how['trials']}", how["pruned"]),
                 Cell(str(how["diverged"]), how["diverged"]),
                 Cell(values, fields={"params": how["params"]}),
@@ -145,20 +148,22 @@ def winners_table(group: Sequence[Found]) -> Table:
 
 def cross_table(group: Sequence[Found]) -> Table:
     """Every winner on this task, whichever task it won on."""
+    metric = TASKS[group[0].task].metric
     columns = (
         Column("optimizer", align="left"),
         Column("values of", align="left"),
-        Column("validation", unit="%", better="higher"),
+        Column("validation", unit="%" if metric.percent else metric.name, better=metric.better),
     )
     rows: list[TableRow] = []
     for search in group:
         label = OPTIMIZERS[search.config.optimizer].label
         own = winner(search.own)
-        score = Cell("diverged") if own is None else Cell(f"{100 * own.score:.2f}", own.score)
+        score = Cell("diverged") if own is None else Cell(f"{metric.of_score(own.score):.2f}", metric.of_score(own.score))
         rows.append((words(label), words(f"{search.task} (its own)"), score))
         for crossed in search.config.search["crossed"]:
             given_up = "" if crossed["state"] == "complete" else f" ({crossed['state']})"
-            cell = Cell(f"{100 * crossed['score']:.2f}{given_up}", crossed["score"])
+            value = metric.of_score(crossed["score"])
+            cell = Cell(f"{value:.2f}{given_up}", value)
             rows.append((words(label), words(crossed["from"]), cell))
     return Table("crossed", "Cross-evaluation", columns, tuple(rows))
 
@@ -166,6 +171,7 @@ def cross_table(group: Sequence[Found]) -> Table:
 def studies_figure(group: Sequence[Found]) -> Figure:
     """The best score of each study: how much of a difference between optimizers a single study could make up."""
     figure, axes = canvas()
+    metric = TASKS[group[0].task].metric
     shown = []
     for i, search in enumerate(group):
         best = [row.score for row in map(winner, by_study(search.own)) if row is not None]
@@ -174,14 +180,15 @@ def studies_figure(group: Sequence[Found]) -> Figure:
         axes.hlines(float(np.mean(best)), i - 0.25, i + 0.25, color=colour, linewidth=2)
         shown += best
     margin = max(0.15 * (max(shown) - min(shown)), 0.002)
-    finish(axes, "", (min(shown) - margin, min(max(shown) + margin, 1.0)), legend=False)
+    finish(axes, "", possible(min(shown) - margin, max(shown) + margin, metric), legend=False, metric=metric)
     axes.set_xticks(range(len(group)), [OPTIMIZERS[search.config.optimizer].label for search in group])
     axes.set_xlim(-0.6, len(group) - 0.4)
-    axes.set_title("best validation accuracy of each study [%], bar: mean", loc="left", fontsize=9)
+    axes.set_title(f"best validation {metric.heading} of each study, bar: mean", loc="left", fontsize=9)
     return figure
 
 
-def percent(estimate: dict[str, Any]) -> Cell:
+def estimate_cell(estimate: dict[str, Any], metric: Metric) -> Cell:
     """A mean and its doubled standard error, as `arturo tune` stores them."""
     mean, error = estimate["mean"], estimate["doubled_error"]
-    return Cell(f"{100 * mean:.2f}" + ("" if error is None else f" ± {100 * error:.2f}"), mean)
+    scale, digits = (100, 2) if metric.percent else (1, 4)
+    return Cell(f"{scale * mean:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}"), mean)

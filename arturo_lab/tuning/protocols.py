@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from arturo_lab.errors import ConfigError
+from arturo_lab.fields import flat, without_unset
 from arturo_lab.optimizers.settings import Settings
 from arturo_lab.registry import Registry
-from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.config import FORMAT, RunConfig
+from arturo_lab.runs.machine import Machine
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.spaces import Space, space
 
@@ -51,8 +53,8 @@ class Search:
     are the same.
 
     Example:
-        >>> search = Search("digits-mlp", "sgd", "fair", folds=2, seeds=2, epochs=3, batch_size=32, study=1)
-        >>> [(config.fold, config.seed) for config in search.configs({"lr": 0.1}, fold=2)]
+        >>> search = Search("digits-mlp", "sgd", "fair", folds=2, seeds=2, share=Share(epochs=3, batch_size=32), study=1)
+        >>> [(config.share.fold, config.seed) for config in search.configs({"lr": 0.1}, fold=2)]
         [('2/2', 2), ('2/2', 3)]
     """
 
@@ -61,15 +63,9 @@ class Search:
     protocol: str
     folds: int
     seeds: int
-    epochs: int
-    batch_size: int
-    subset: int | None = None
+    share: Share
     study: int = 0
-    device: str = "cpu"
-    threads: int | None = None
-    amp: str | None = None
-    compile: bool = False
-    channels_last: bool = False
+    machine: Machine = field(default_factory=Machine)
 
     def __post_init__(self) -> None:
         _ = PROTOCOLS[self.protocol], TASKS[self.task], self.space
@@ -98,24 +94,15 @@ class Search:
             self.task,
             self.optimizer,
             seed,
-            self.epochs,
-            batch_size=self.batch_size,
-            subset=self.subset,
             overrides=settings,
-            device=self.device,
-            threads=self.threads,
-            amp=self.amp,
-            compile=self.compile,
-            channels_last=self.channels_last,
-            fold=fold,
+            **{**flat(self.share), "fold": fold},
+            **flat(self.machine),
         )
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a study to go on, its space included. Later options are left out where nobody gave them."""
-        later = {key for key in ("amp", "compile", "channels_last") if not getattr(self, key)}
+        """What must be the same for a study to be resumed, its space included. None and False are as good as not named."""
         ends = {d.name: [d.low, d.high, "log" if d.log else "linear"] for d in self.space.dimensions}
-        values = {key: value for key, value in dataclasses.asdict(self).items() if key not in later}
-        return {**values, "space": ends}
+        return {"format": FORMAT, **without_unset(flat(self)), "space": ends}
 
     def quasi_random(self, trials: int) -> int:
         """How many of so many trials come from the Sobol sequence."""

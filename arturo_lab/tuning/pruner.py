@@ -33,7 +33,8 @@ class FoldPruner(BasePruner):
 def hopeless(scores: Mapping[int, float], best: Mapping[int, float]) -> bool:
     """Whether scores lie so far below the best ones on the same folds that no luck of the draw explains it.
 
-    The yardstick is how much the best configuration's scores differ from fold to fold and seed to seed, at least half a point.
+    The yardstick is how much the best configuration's scores differ from fold to fold and seed to seed, at least by half a
+    hundredth of them.
 
     Example:
         >>> best = {0: 0.97, 1: 0.96, 2: 0.98}
@@ -44,4 +45,4 @@ def hopeless(scores: Mapping[int, float], best: Mapping[int, float]) -> bool:
     if not common or len(best) < 2:
         return False
     behind = statistics.fmean(best[step] - scores[step] for step in common)
-    return behind > GAP * max(statistics.stdev(best.values()), 0.005)
+    return behind > GAP * max(statistics.stdev(best.values()), 0.005 * abs(statistics.fmean(best.values())))

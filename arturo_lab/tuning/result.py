@@ -13,6 +13,7 @@ import optuna
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.environment import environment
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.outcome import Row, edges, estimate, spread
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.trial import Trainer
@@ -22,9 +23,10 @@ def tested(search: Search, best: Row, seeds: int, trainer: Trainer, out: Path) -
     """Train the winner on all training images with the seeds 0, 1, ... and look at the test images: the only time."""
     settings = search.space.settings(best.params)
     judged = trainer([search.config(settings, seed, fold=None) for seed in range(seeds)], out)
-    accuracies = [run.accuracy for run in judged]
+    metric = TASKS[search.task].metric
+    values = [metric.score(run.score) for run in judged]
     lost = sum(run.diverged for run in judged)
-    return {**estimate(accuracies), "accuracies": accuracies, "diverged": lost, "params": best.params}
+    return {**estimate(values), "values": values, "diverged": lost, "params": best.params}
 
 
 def tested_before(file: Path) -> dict[str, Any] | None:
@@ -39,8 +41,8 @@ def check_out(file: Path, search: Search) -> None:
     """A result of another search is not overwritten, nor is what was tested for it forgotten."""
     if not file.exists():
         return
-    there = read_config_file(file)
-    for key, theirs in (("task", there.task), ("optimizer", there.optimizer), ("protocol", there.search.get("protocol"))):
+    stored = read_config_file(file)
+    for key, theirs in (("task", stored.task), ("optimizer", stored.optimizer), ("protocol", stored.search.get("protocol"))):
         if theirs != getattr(search, key):
             raise ConfigError(
                 f"out: {file} holds another search ({key} is {theirs!r} there and {getattr(search, key)!r} here); "
@@ -67,7 +69,8 @@ def config_file(
         "params": best.params,
         "study": best.study,
         "trial": best.slot,
-        "validation": estimate(best.scores),
+        "metric": TASKS[search.task].metric.described(),
+        "validation": estimate([TASKS[search.task].metric.score(score) for score in best.scores]),
         "edges": edges(search, best),
         "between_studies": spread(rows),
         "crossed": crossed,
@@ -75,7 +78,8 @@ def config_file(
         "versions": {key: versions[key] for key in ("python", "torch", "numpy", "arturo", "optuna")},
     }
     settings = search.space.settings(best.params)
-    return ConfigFile(search.optimizer, search.task, search.epochs, search.batch_size, search.subset, settings, how)
+    share = search.share
+    return ConfigFile(search.optimizer, search.task, share.epochs, share.batch_size, share.subset, settings, how)
 
 
 def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[str, float]]:
@@ -83,14 +87,16 @@ def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[s
 
     The slot is named after the task and the values, so that a search of that task with another winner gets another slot.
     """
-    found: dict[str, dict[str, float]] = {}
+    by_slot: dict[str, dict[str, float]] = {}
     tasks: dict[str | None, Path] = {search.task: Path("this search")}
     names = [d.name for d in search.space.dimensions]
     for file in files:
-        there = read_config_file(file)
-        how = there.search
+        if not file.is_file():
+            raise ConfigError(f"cross: {file} does not exist; name what `arturo tune --out` wrote")
+        stored = read_config_file(file)
+        how = stored.search
         for key, theirs, ours in (
-            ("optimizer", there.optimizer, search.optimizer),
+            ("optimizer", stored.optimizer, search.optimizer),
             ("protocol", how.get("protocol"), search.protocol),
             ("values", sorted(how.get("params", {})), sorted(names)),
         ):
@@ -99,9 +105,9 @@ def winners_elsewhere(files: Sequence[Path], search: Search) -> dict[str, dict[s
         for dimension in search.space.dimensions:
             if not dimension.low <= how["params"][dimension.name] <= dimension.high:
                 raise ConfigError(f"cross: {dimension.name} of {file} is outside of {dimension.low:g} to {dimension.high:g}")
-        if there.task in tasks:
-            raise ConfigError(f"cross: {file} is of {there.task}, and so is {tasks[there.task]}")
-        tasks[there.task] = file
+        if stored.task in tasks:
+            raise ConfigError(f"cross: {file} is of {stored.task}, and so is {tasks[stored.task]}")
+        tasks[stored.task] = file
         key = hashlib.sha256(json.dumps(how["params"], sort_keys=True).encode()).hexdigest()[:8]
-        found[f"cross {there.task} {key}"] = dict(how["params"])
-    return found
+        by_slot[f"cross {stored.task} {key}"] = dict(how["params"])
+    return by_slot

@@ -10,10 +10,11 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.outcome import Row
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.study import OVER, Storage, counted, fill, next_trial, slot_values
-from arturo_lab.tuning.trial import WORST, Trainer, judge
+from arturo_lab.tuning.trial import Trainer, judge
 
 PATIENCE = 0.5  # seconds between two looks at what other workers do
 
@@ -35,7 +36,7 @@ def work(
     Args:
         storage: where the study is.
         search: what is searched.
-        trials: how many configurations; a study that has fewer goes on, one that has more is left alone.
+        trials: how many configurations; a study that has fewer is resumed, one that has more is left alone.
         trainer: trains the runs of a fold.
         scratch: where run folders are as long as their trial lasts.
         prune: whether hopeless configurations are given up early.
@@ -55,7 +56,7 @@ def work(
         on_trials(rows, "")
         trial = next_trial(storage, study, search, list(slots.values()))
         if trial is None:
-            if all(found.state in OVER for found in slots.values()):
+            if all(slot.state in OVER for slot in slots.values()):
                 return rows
             on_trials(rows, "waiting for the trials of other workers")
             time.sleep(PATIENCE)
@@ -76,15 +77,15 @@ def work(
 
 def rows_of(study: optuna.Study, search: Search, slots: list[str]) -> list[Row]:
     """The trials that are over and count, as plain data."""
-    found = counted(study)
-    return [row(search, found[slot]) for slot in slots if slot in found and found[slot].state in OVER]
+    trials = counted(study)
+    return [row(search, trials[slot]) for slot in slots if slot in trials and trials[slot].state in OVER]
 
 
 def row(search: Search, trial: FrozenTrial) -> Row:
     scores = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
     diverged = bool(trial.user_attrs.get("diverged"))
     state = "diverged" if diverged else "pruned" if trial.state == TrialState.PRUNED else "complete"
-    score = WORST if diverged else statistics.fmean(scores)
+    score = TASKS[search.task].metric.worst if diverged else statistics.fmean(scores)
     taken = trial.duration.total_seconds() if trial.duration is not None else 0.0
     slot, quasi_random = trial.user_attrs["slot"], bool(trial.user_attrs.get("quasi_random"))
     return Row(search.study, slot, state, score, scores, dict(trial.params), quasi_random, round(taken, 2))

@@ -7,7 +7,7 @@ and no other. From that follows all of it:
 * A worker that dies leaves a running trial behind. It is failed, and its slot is given a new trial with the same values.
 * Whoever dies between the two, or does it at the same time as somebody else, does no harm: a slot without a trial is
   filled by the next one to look, and a second trial of a slot does not count and is never run.
-* A worker that was taken for dead and was not cannot tell its result: a failed trial takes none.
+* A live worker that was considered dead cannot report its result: a failed trial takes none.
 
 SQLite has no atomic claim (Optuna says so: one process at a time). There the worker holds a lock on the file, which the
 kernel drops when it dies, so whatever runs is dead. Other databases take any number of workers; each shows by a heartbeat
@@ -39,7 +39,7 @@ from arturo_lab.tuning.protocols import PROTOCOLS, Search
 from arturo_lab.tuning.pruner import FoldPruner
 
 OVER = (TrialState.COMPLETE, TrialState.PRUNED)
-BEATS_MISSED = 4  # so many, and a worker is taken for dead
+BEATS_MISSED = 4  # so many, and a worker is considered dead
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Storage:
                 storage=self.rdb, study_name=search.name, direction="maximize", pruner=FoldPruner(), load_if_exists=True
             )
         wanted = search.identity()
-        found = study.user_attrs.get("search")
-        if found is None:
+        stored = study.user_attrs.get("search")
+        if stored is None:
             study.set_user_attr("search", wanted)
-        elif found != wanted:
-            keys = [key for key in wanted if found.get(key) != wanted[key]]
-            said = "; ".join(f"{key} is {found.get(key)!r} there and {wanted[key]!r} here" for key in keys)
-            raise ConfigError(f"storage: it holds a study of another search ({said}); choose another --out or --storage")
+        elif stored != wanted:
+            keys = [key for key in {**stored, **wanted} if stored.get(key) != wanted.get(key)]
+            differing = "; ".join(f"{key} is {stored.get(key)!r} there and {wanted.get(key)!r} here" for key in keys)
+            raise ConfigError(f"storage: it holds a study of another search ({differing}); choose another --out or --storage")
         return study
 
     def release_dead(self, study: optuna.Study) -> None:
@@ -111,7 +111,7 @@ class Storage:
 
 @contextmanager
 def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
-    """The database at an SQLAlchemy URL. A file of SQLite is made if it is not there, and is for this process alone."""
+    """The database at an SQLAlchemy URL. A SQLite file is created if missing, in a folder that exists; it takes one process."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with ExitStack() as stack:
         try:
@@ -121,7 +121,8 @@ def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
                 if not parsed.database or parsed.database == ":memory:":
                     raise ConfigError(f"storage: {url} is a database in memory, of which nothing would be left; name a file")
                 path = Path(parsed.database)
-                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.parent.is_dir():
+                    raise ConfigError(f"storage: the folder {path.parent} of {url} does not exist; create it first")
                 stack.enter_context(locked(path.with_name(path.name + ".lock")))
             rdb = _open_rdb(url, heartbeat)
         except Locked as error:
@@ -185,8 +186,8 @@ def fill(study: optuna.Study, search: Search, values: Mapping[str, Mapping[str, 
                 point = values[slot] if before is None else before.params
                 sobol = slot.isdigit() and bool(point) if before is None else bool(before.user_attrs.get("quasi_random"))
                 study.enqueue_trial(dict(point), user_attrs={"slot": slot, "quasi_random": sobol})
-    found = counted(study)
-    return {slot: found[slot] for slot in values}
+    trials = counted(study)
+    return {slot: trials[slot] for slot in values}
 
 
 def next_trial(storage: Storage, study: optuna.Study, search: Search, trials: Sequence[FrozenTrial]) -> Trial | None:

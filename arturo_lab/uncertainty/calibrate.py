@@ -74,7 +74,7 @@ def evaluate(
         except (RecordError, KeyError, TypeError) as error:
             raise RunError(f"{path}: not what this version writes ({error}); remove it to compute it again") from error
     start = time.perf_counter()
-    with cpu_threads(configs[0].threads or TASKS[configs[0].task].threads):
+    with cpu_threads(configs[0].machine.threads or TASKS[configs[0].task].threads):
         trained = [Trained.load(config, out) for config in configs]
         predictor, chosen = METHODS[method].make(trained, images, work)
         elsewhere = None if images.elsewhere is None else predictor(images.elsewhere).numpy()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.optim import Optimizer
 
-from arturo_lab.data.loading import ImageData
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import as_arguments
@@ -36,7 +36,7 @@ class Trained:
     def load(cls, config: RunConfig, out: Path) -> Trained:
         """From its run folder."""
         captured = RunFolder(out / config.task / config.name, config).read_checkpoint()
-        device, entry = torch.device(config.device), OPTIMIZERS[config.optimizer]
+        device, entry = torch.device(config.machine.device), OPTIMIZERS[config.optimizer]
         with torch.random.fork_rng([]):  # the constructor draws initial weights
             model = TASKS[config.task].model().to(device)
             optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
@@ -49,7 +49,7 @@ class Trained:
 
     def inputs(self, images: Tensor) -> Tensor:
         """Images as the network takes them."""
-        return TASKS[self.config.task].pixels.for_testing(images.to(self.config.device))
+        return TASKS[self.config.task].inputs.for_testing(images.to(self.config.machine.device))
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
@@ -83,28 +83,28 @@ class Images:
     elsewhere: Tensor | None  # test images of another data set, made to fit
 
     @classmethod
-    def split(cls, data: ImageData, subset: int, held_out: int, test: int | None, other: ImageData | None) -> Images:
+    def split(cls, data: Examples, subset: int, held_out: int, test: int | None, other: Examples | None) -> Images:
         """Trained on are the first ``subset`` of the fixed order, as in every run; held out the next ones."""
-        images = len(data.train_labels)
+        images = len(data.train_targets)
         if held_out < 1 or subset + held_out > images:
             raise ConfigError(
                 f"held-out: {subset} training images and {held_out} held out do not fit into the {images} of {data.name}; "
                 "lower --subset or --held-out"
             )
-        if test is not None and not 1 <= test <= len(data.test_labels):
-            raise ConfigError(f"test-images: {data.name} has {len(data.test_labels)}, got {test}")
+        if test is not None and not 1 <= test <= len(data.test_targets):
+            raise ConfigError(f"test-images: {data.name} has {len(data.test_targets)}, got {test}")
         both = data.subset(subset + held_out)
         elsewhere = None
         if other is not None:
-            few = torch.cat([other.test_images, other.train_images])[: len(data.test_labels[:test])]
-            elsewhere = fitted(few, data.test_images.shape[1:])
+            few = torch.cat([other.test_inputs, other.train_inputs])[: len(data.test_targets[:test])]
+            elsewhere = fitted(few, data.test_inputs.shape[1:])
         return cls(
-            both.train_images[:subset],
-            both.train_labels[:subset],
-            both.train_images[subset:],
-            both.train_labels[subset:],
-            data.test_images[:test],
-            data.test_labels[:test],
+            both.train_inputs[:subset],
+            both.train_targets[:subset],
+            both.train_inputs[subset:],
+            both.train_targets[subset:],
+            data.test_inputs[:test],
+            data.test_targets[:test],
             elsewhere,
         )
 

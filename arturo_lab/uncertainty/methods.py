@@ -101,7 +101,7 @@ def tuned(one: Trained, posterior: Posterior, given: Images, work: Work, lineari
         one.model,
         posterior,
         one.inputs(given.held_out_images),
-        given.held_out_labels.to(one.config.device),
+        given.held_out_labels.to(one.config.machine.device),
         temperatures=work.temperatures,
         prior_precisions=work.prior_precisions,
         samples=work.tuning_samples,
@@ -133,7 +133,7 @@ def drawing(one: Trained, posterior: Posterior, work: Work, linearized: bool = F
 
 def curvature_data(one: Trained, given: Images, work: Work) -> tuple[Tensor, Tensor]:
     few = slice(work.curvature_images)
-    return one.inputs(given.train_images[few]), given.train_labels[few].to(one.config.device)
+    return one.inputs(given.train_images[few]), given.train_labels[few].to(one.config.machine.device)
 
 
 def dropout_layers(model: nn.Module) -> list[nn.Module]:

@@ -67,7 +67,7 @@ def test_writes_everything_and_trains_nothing_twice(
     monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
     assert cli.main([*COMMAND, "--out", str(tmp_path)]) == 0
     again = capsys.readouterr().out
-    assert again.startswith("already there: 4 of 4 runs\n") and out.partition("8x8 digits")[2] in again
+    assert again.startswith("reused: 4 of 4 runs\n") and out.partition("8x8 digits")[2] in again
     assert {path: path.read_bytes() for path in tmp_path.glob("digits-mlp/*/*")} == before
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
@@ -86,7 +86,7 @@ def test_a_failed_run_is_said_and_the_others_are_compared(tmp_path: Path, capsys
     with open_run(tmp_path, RunConfig.for_task("digits-mlp", "adam", 0, 1, subset=96)):
         assert cli.main([*command, "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert err == "arturo: 1 of 2 runs failed; the same command tries again\n"
+    assert err == "arturo: 1 of 2 runs failed; see above for the reasons\n"
     assert "digits-mlp, Adam, seed 0: failed:" in out and "is training here" in out
     assert "1 unfinished" in out and "page:" in out
     assert cli.main([*command, "--out", str(tmp_path)]) == 0

@@ -24,11 +24,11 @@ def test_idx_round_trip(nowhere: Path, fashion_mnist, gz: bool) -> None:
     fashion_mnist.write(nowhere, gz)
     loaded = loading.load("fashion-mnist", nowhere)
     assert loaded.name == "fashion-mnist" and loaded.num_classes == 10
-    assert loaded.train_images.dtype == torch.uint8 and loaded.train_labels.dtype == torch.int64
-    np.testing.assert_array_equal(loaded.train_images.numpy(), fashion_mnist.train_images[:, None])
-    np.testing.assert_array_equal(loaded.train_labels.numpy(), fashion_mnist.train_labels)
-    np.testing.assert_array_equal(loaded.test_images.numpy(), fashion_mnist.test_images[:, None])
-    np.testing.assert_array_equal(loaded.test_labels.numpy(), fashion_mnist.test_labels)
+    assert loaded.train_inputs.dtype == torch.uint8 and loaded.train_targets.dtype == torch.int64
+    np.testing.assert_array_equal(loaded.train_inputs.numpy(), fashion_mnist.train_images[:, None])
+    np.testing.assert_array_equal(loaded.train_targets.numpy(), fashion_mnist.train_labels)
+    np.testing.assert_array_equal(loaded.test_inputs.numpy(), fashion_mnist.test_images[:, None])
+    np.testing.assert_array_equal(loaded.test_targets.numpy(), fashion_mnist.test_labels)
 
 
 @pytest.mark.parametrize("place", ["env", "env/fashion-mnist", "debian", "given/fashion-mnist"])
@@ -36,14 +36,14 @@ def test_places_searched(nowhere: Path, fashion_mnist, monkeypatch: pytest.Monke
     monkeypatch.setenv("ARTURO_DATA", str(nowhere / "env"))
     (nowhere / "given").mkdir()
     fashion_mnist.write(nowhere / place)
-    assert len(loading.load("fashion-mnist", str(nowhere / "given")).train_labels) == 7
+    assert len(loading.load("fashion-mnist", str(nowhere / "given")).train_targets) == 7
 
 
 def test_data_dir_comes_first(nowhere: Path, fashion_mnist) -> None:
     fashion_mnist.write(nowhere / "debian")
     fashion_mnist.write(nowhere / "given")
     (nowhere / "given" / FASHION_MNIST_FILES[3]).write_bytes(idx_bytes(np.array([9, 9, 9], dtype=np.uint8)))
-    assert loading.load("fashion-mnist", nowhere / "given").test_labels.tolist() == [9, 9, 9]
+    assert loading.load("fashion-mnist", nowhere / "given").test_targets.tolist() == [9, 9, 9]
 
 
 def test_missing_files_say_where_and_how(nowhere: Path, fashion_mnist, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,15 +121,15 @@ def check_cifar(cifar, folder: Path) -> None:
     loaded = loading.load(name, folder)
     *train, test = cifar.batches.values()
     assert loaded.num_classes == int(name.removeprefix("cifar"))
-    assert loaded.train_images.dtype == torch.uint8 and loaded.train_labels.dtype == torch.int64
+    assert loaded.train_inputs.dtype == torch.uint8 and loaded.train_targets.dtype == torch.int64
     rows = np.concatenate([batch[b"data"] for batch in train])
-    assert loaded.train_images.shape == (len(rows), 3, 32, 32)
+    assert loaded.train_inputs.shape == (len(rows), 3, 32, 32)
     # a row is the red plane, then green, then blue, each line by line
-    assert loaded.train_images[1, 2, 3, 4] == rows[1, 2 * 1024 + 3 * 32 + 4]
-    np.testing.assert_array_equal(loaded.train_images.flatten(1).numpy(), rows)
-    assert loaded.train_labels.tolist() == [label for batch in train for label in batch[cifar.labels_key]]
-    np.testing.assert_array_equal(loaded.test_images.flatten(1).numpy(), test[b"data"])
-    assert loaded.test_labels.tolist() == test[cifar.labels_key]
+    assert loaded.train_inputs[1, 2, 3, 4] == rows[1, 2 * 1024 + 3 * 32 + 4]
+    np.testing.assert_array_equal(loaded.train_inputs.flatten(1).numpy(), rows)
+    assert loaded.train_targets.tolist() == [label for batch in train for label in batch[cifar.labels_key]]
+    np.testing.assert_array_equal(loaded.test_inputs.flatten(1).numpy(), test[b"data"])
+    assert loaded.test_targets.tolist() == test[cifar.labels_key]
 
 
 def test_cifar_as_python_2_wrote_it(nowhere: Path, cifar10) -> None:
@@ -238,35 +238,35 @@ def test_unknown_name() -> None:
 def test_subset_is_fixed_nested_and_keeps_the_test_set() -> None:
     digits = loading.load("digits")
     small, large = digits.subset(100), digits.subset(300)
-    assert torch.equal(large.train_images[:100], small.train_images) and torch.equal(small.test_images, digits.test_images)
-    assert small.train_labels[:10].tolist() == [3, 8, 4, 8, 7, 5, 5, 2, 9, 7]  # pinned: stored results depend on it
+    assert torch.equal(large.train_inputs[:100], small.train_inputs) and torch.equal(small.test_inputs, digits.test_inputs)
+    assert small.train_targets[:10].tolist() == [3, 8, 4, 8, 7, 5, 5, 2, 9, 7]  # pinned: stored results depend on it
     assert digits.subset(None) is digits
     everything = digits.subset(1437)
-    assert sorted(everything.train_labels.tolist()) == sorted(digits.train_labels.tolist())
+    assert sorted(everything.train_targets.tolist()) == sorted(digits.train_targets.tolist())
     for n in (0, -1, 1438):
-        with pytest.raises(ConfigError, match=rf"^subset: digits has 1437 training images, got {n}"):
+        with pytest.raises(ConfigError, match=rf"^subset: digits has 1437 training examples, got {n}"):
             digits.subset(n)
 
 
 def test_entries_know_their_size() -> None:
-    assert DATA["digits"].train_images == len(loading.load("digits").train_labels)
+    assert DATA["digits"].examples == len(loading.load("digits").train_targets)
 
 
 def test_digits_shapes_and_range() -> None:
     digits = loading.load("digits")
-    assert digits.train_images.shape == (1437, 1, 8, 8) and digits.test_images.shape == (360, 1, 8, 8)
-    assert digits.train_images.dtype == torch.uint8 and digits.train_labels.dtype == torch.int64
-    assert digits.train_images.min() == 0 and digits.train_images.max() == 255
-    counts = torch.bincount(digits.test_labels, minlength=10)
+    assert digits.train_inputs.shape == (1437, 1, 8, 8) and digits.test_inputs.shape == (360, 1, 8, 8)
+    assert digits.train_inputs.dtype == torch.uint8 and digits.train_targets.dtype == torch.int64
+    assert digits.train_inputs.min() == 0 and digits.train_inputs.max() == 255
+    counts = torch.bincount(digits.test_targets, minlength=10)
     assert counts.min() >= 35 and counts.max() <= 37  # a fifth of 174 to 183
 
 
 def test_digits_split_is_deterministic_and_disjoint() -> None:
     first, second = loading.load("digits"), loading.load("digits")
-    assert torch.equal(first.train_images, second.train_images) and torch.equal(first.test_labels, second.test_labels)
+    assert torch.equal(first.train_inputs, second.train_inputs) and torch.equal(first.test_targets, second.test_targets)
     # Pinned: a split that moves silently would make stored results incomparable.
-    assert first.test_labels[:12].tolist() == [9, 2, 5, 7, 6, 9, 7, 3, 3, 3, 4, 6]
-    together = torch.cat([first.train_images, first.test_images]).flatten(1)
+    assert first.test_targets[:12].tolist() == [9, 2, 5, 7, 6, 9, 7, 3, 3, 3, 4, 6]
+    together = torch.cat([first.train_inputs, first.test_inputs]).flatten(1)
     rows = {row.numpy().tobytes() for row in together}
     assert len(rows) == 1797  # all images of the data set differ, so none is on both sides and none is lost
 
@@ -286,10 +286,10 @@ def test_real_data(name: str) -> None:
     if loading.find(name)[0] is None:
         pytest.skip(f"{name} is not here")
     loaded = loading.load(name)
-    assert len(loaded.train_labels) == DATA[name].train_images and len(loaded.test_labels) == 10_000
-    for labels in (loaded.train_labels, loaded.test_labels):
+    assert len(loaded.train_targets) == DATA[name].examples and len(loaded.test_targets) == 10_000
+    for labels in (loaded.train_targets, loaded.test_targets):
         counts = torch.bincount(labels)
         assert len(counts) == DATA[name].num_classes and counts.unique().numel() == 1  # balanced
     for channel, (mean, std) in enumerate(zip(*REAL[name], strict=True)):
-        pixels = loaded.train_images[:, channel].float() / 255
+        pixels = loaded.train_inputs[:, channel].float() / 255
         assert pixels.mean().item() == pytest.approx(mean, abs=2e-4) and pixels.std().item() == pytest.approx(std, abs=2e-4)

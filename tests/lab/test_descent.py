@@ -13,7 +13,7 @@ from arturo import Arturo
 from arturo_lab.registry import ConfigError
 from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, Descent, descend
 from arturo_lab.show.landscapes import LANDSCAPES
-from arturo_lab.tasks.catalog import cosine
+from arturo_lab.tasks.schedules import cosine
 
 GRID = Path(__file__).resolve().parents[2] / "results" / "show" / "grid.json"
 

@@ -217,7 +217,7 @@ def test_fetch_cifar_to_the_cache(server: Server, nowhere: Path, monkeypatch: py
     publish(server, monkeypatch, "cifar10", {cifar10.archive: cifar10.write_archive(nowhere / "origin").read_bytes()})
     place = loading.fetch("cifar10", mirror=server.url)
     assert place == nowhere / "cache" / "arturo" / "cifar-10-python.tar.gz"
-    assert len(loading.load("cifar10").train_labels) == 20
+    assert len(loading.load("cifar10").train_targets) == 20
     assert loading.fetch("cifar10", mirror=server.url) == place and len(server.asked) == 1
 
 
@@ -228,7 +228,7 @@ def test_fetch_fashion_mnist_to_a_folder(server: Server, nowhere: Path, monkeypa
     place = loading.fetch("fashion-mnist", nowhere / "mine", server.url, lambda file, done: seen.update({file.name: done}))
     assert place == nowhere / "mine" / "fashion-mnist"
     assert seen == {name: len(content) for name, content in server.files.items() if name != "file.bin"}
-    assert len(loading.load("fashion-mnist", nowhere / "mine").train_labels) == 7
+    assert len(loading.load("fashion-mnist", nowhere / "mine").train_targets) == 7
 
 
 def test_fetch_to_a_folder_though_it_is_elsewhere(
@@ -242,7 +242,7 @@ def test_fetch_to_a_folder_though_it_is_elsewhere(
 
 
 def test_official_files_are_pinned() -> None:
-    files = [file for entry in DATA.values() for file in entry.files]
+    files = {file for entry in DATA.values() for file in entry.files}
     assert len(files) == 6
     assert all(file.url.startswith("https://") and len(bytes.fromhex(file.sha256)) == 32 for file in files)
     assert sum(file.size for file in files) == 26_421_880 + 29_515 + 4_422_102 + 5_148 + 170_498_071 + 169_001_437

@@ -44,7 +44,7 @@ def _noisy_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Dropout(0.1), models.digits_mlp(), nn.BatchNorm1d(10))
 
-    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, pixels=Pixels(crop="zero", flip=True)))
+    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, inputs=Pixels(crop="zero", flip=True)))
 
 
 def config(optimizer: str = "sgd", epochs: int = 3, subset: int = 96, **options: Any) -> RunConfig:
@@ -102,6 +102,7 @@ def test_files_and_keys(tmp_path: Path) -> None:
     last = record.rows[-1]
     assert record.result == {
         "status": "finished",
+        "metric": {"name": "test_accuracy", "unit": "fraction", "better": "higher", "value": last["test_accuracy"]},
         "test_accuracy": last["test_accuracy"],
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],
@@ -139,7 +140,8 @@ def test_weights_in_the_checkpoint_give_the_result(optimizer: str, tmp_path: Pat
     model = TASKS["noisy"].model()
     model.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
     result = read_run(folder).result
-    assert evaluate(model, DIGITS.test_images, DIGITS.test_labels) == (result["test_loss"], result["test_accuracy"])
+    measured = evaluate(model, DIGITS.test_inputs, DIGITS.test_targets, TASKS["digits-mlp"])
+    assert measured == {"loss": result["test_loss"], "accuracy": result["test_accuracy"]}
 
 
 # Death and what comes after
@@ -394,7 +396,7 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
     torch.save({**captured, "config": "01234567"}, path)
     refused(interrupted, r"checkpoint\.pt: belongs to the config 01234567")
     torch.save({**captured, "format": 99}, path)
-    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 1")
+    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 2")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,8 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("steps.jsonl", b"{\n" * 100_000, "line 1 is corrupt"),
         ("config.json", b"{", "corrupt"),
         ("config.json", b"[]", "must be an object, got list"),
-        ("config.json", b"{}", "lacks task, optimizer"),
+        ("config.json", b"{}", "has format 1, this version reads 2; nothing was changed. Repair it, or remove the folder"),
+        ("config.json", b'{"format": 2}', "lacks task, optimizer"),
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
         ("result.json", b"{", "corrupt"),
@@ -428,7 +431,7 @@ def test_epochs_without_a_checkpoint(tmp_path: Path) -> None:
     folder = go(tmp_path, config())
     (folder / "checkpoint.pt").unlink()
     (folder / "result.json").unlink()
-    refused(folder, r"has epochs and no checkpoint\.pt to go on from")
+    refused(folder, r"has epochs and no checkpoint\.pt to resume from")
 
 
 def test_folder_of_another_config(interrupted: Path) -> None:
@@ -465,9 +468,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             go(out, config(), stop=lambda: True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target, name, full)
-            with pytest.raises(
-                RunError, match=r"cannot write [\w.]+ \(No space left on device\); what was saved before is whole"
-            ):
+            with pytest.raises(RunError, match=r"cannot write [\w.]+ \(No space left on device\); earlier files are intact"):
                 go(out, config())
         assert outcome(go(out, config())) == expected
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from arturo_lab import cli
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
@@ -113,6 +113,17 @@ def test_tables_are_files(three: Path) -> None:
     assert head == "label,seed_0,seed_1,seed_2,optimizer" and rows == ["SGD,0.8,0.81,0.82,sgd", "arTuRO,0.9,0.91,0.92,arturo"]
 
 
+def test_a_target_beyond_all_accuracies(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(three, "--target", "90") == 2
+    assert capsys.readouterr().err == "arturo: target: must be above 0 and at most 1, such as 0.9, got 90\n"
+
+
+def test_a_reference_nobody_ran(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(three, "--against", "lion") == 2
+    assert capsys.readouterr().err == "arturo: against: no runs of 'lion'; use one of arturo, sgd, or all for all pairs\n"
+    assert [path.name for path in three.iterdir()] == ["digits-mlp"]
+
+
 def test_over_tasks(three: Path, make_run, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(3):
         make_run(three, "sgd", seed, task="digits-cnn", final=0.95)
@@ -173,8 +184,7 @@ def test_nothing_has_begun(make_run, tmp_path: Path) -> None:
     [
         (["nowhere"], "arturo: DIR: nowhere is not there"),
         (["."], "arturo: DIR: . holds no run folders"),
-        ([".", "--target", "90"], "arturo: target: must be a fraction above 0 and up to 1, such as 0.9, got 90"),
-        ([".", "--target", "nan"], "arturo: target: must be a fraction"),
+        ([".", "--target", "nan"], "arturo: target: must be a finite number, such as 0.9 for 90 % accuracy, got nan"),
     ],
 )
 def test_mistakes(
@@ -266,7 +276,7 @@ def test_figure_explains_bands_and_cuts(three: Path) -> None:
 def test_tick_labels_do_not_collide(spread: float) -> None:
     figure = Figure(figsize=(3.5, 2.7), layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
-    set_scale(axes, [np.geomspace(1, spread, 20)], Metric("train_loss", "nats", higher=False))
+    set_scale(axes, [np.geomspace(1, spread, 20)], ShownMetric("train_loss", "nats", higher=False))
     axes.plot(np.geomspace(1, spread, 20))
     canvas.draw()
     low, high = sorted(axes.get_ylim())

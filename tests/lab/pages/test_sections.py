@@ -10,7 +10,7 @@ import pytest
 
 from arturo_lab.report.comparison import compare
 from arturo_lab.report.evidence import Arrival, Estimate
-from arturo_lab.report.metric import Metric
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
 from arturo_lab.report.sections import Point, Section, Variant, sections
 from arturo_lab.report.tables import comparison_table, epoch_cell, target_cell
@@ -118,11 +118,11 @@ def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> N
                 row["bits"] = loss + (8 - epoch)
             (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             result = json.loads((folder / "result.json").read_text())
-            metric = {"name": "bits", "unit": "bits per byte", "better": "lower", "value": loss}
-            (folder / "result.json").write_text(json.dumps(result | {"metric": metric}))
+            metric = {"name": "bits", "unit": "bits per byte", "better": "lower"}
+            (folder / "result.json").write_text(json.dumps(result | {"bits": loss, "metric": metric}))
     (section,) = read(tmp_path)
     adamw, arturo = section.variants
-    assert section.metric == Metric("bits", "bits per byte", higher=False)
+    assert section.metric == ShownMetric("bits", "bits per byte", higher=False)
     assert section.best is arturo and adamw.values == {0: 1.5, 1: 1.6, 2: 1.4}
     difference = compare(section).of(arturo)
     assert difference.estimate.mean == pytest.approx(0.8 / 3) and difference.won == 3  # plus is better

@@ -40,7 +40,10 @@ def test_the_papers_rows_and_ours(make_run) -> None:
         "arturo-adam",
     }
     assert {"arturo", "arturo-hessian", "adam", "adahessian", "adahessian-hessian"} < {c.optimizer for c in right}
-    assert {(c.task, c.epochs, c.subset) for c in left + right} == {("fmnist-cnn", 120, None), ("fmnist-small-cnn", 120, None)}
+    assert {(c.task, c.epochs, c.share.subset) for c in left + right} == {
+        ("fmnist-cnn", 120, None),
+        ("fmnist-small-cnn", 120, None),
+    }
     by_name = {c.optimizer: c for c in left if c.task == "fmnist-cnn"}
     assert by_name["arturo-fixed-eta"].settings == {**by_name["arturo"].settings, "eta": 1.0861}
     said = deviations(right)

@@ -10,8 +10,9 @@ import pytest
 
 from arturo_lab import cli
 from arturo_lab.paper.artefacts import ARTEFACTS
-from arturo_lab.paper.scales import SCALES, Scale, Share
+from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.pool import workers
+from arturo_lab.runs.share import Share
 
 TINY = Scale(
     "for tests",
@@ -88,7 +89,7 @@ def test_on_another_machine(tmp_path: Path) -> None:
 
 def test_from_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("table1", tmp_path, "--no-train") == 2
-    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs that this takes\n"
+    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs needed\n"
     assert list(tmp_path.iterdir()) == []
     train = ["train", "digits-mlp", "--optimizer", "sgd", "--epochs", "2", "--subset", "96", "--threads", "1"]
     assert cli.main([*train, "--out", str(tmp_path)]) == 0

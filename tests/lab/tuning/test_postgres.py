@@ -18,6 +18,7 @@ import pytest
 from optuna.trial import TrialState
 
 from arturo_lab import cli
+from arturo_lab.runs.share import Share
 from arturo_lab.tuning.outcome import read_rows
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.study import open_storage
@@ -71,7 +72,7 @@ def test_two_workers_and_a_death(server: str, tmp_path: Path) -> None:
 
     first, second = worker("first"), worker("second")
     with open_storage(server, heartbeat=1) as storage:
-        study = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 40, 32, 96))
+        study = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, Share(40, 32, 96)))
 
         def trials_of(process: subprocess.Popen[str], state: TrialState) -> list[str]:
             """The slots of a worker's trials."""

@@ -110,12 +110,12 @@ def test_images_are_split_and_fitted() -> None:
     """Held-out images follow those trained on in the fixed order; nothing is in both."""
     digits = loading.load("digits")
     found = Images.split(digits, 200, 50, None, None)
-    assert torch.equal(found.train_images, digits.subset(200).train_images)
-    assert torch.equal(torch.cat([found.train_images, found.held_out_images]), digits.subset(250).train_images)
+    assert torch.equal(found.train_images, digits.subset(200).train_inputs)
+    assert torch.equal(torch.cat([found.train_images, found.held_out_images]), digits.subset(250).train_inputs)
     assert found.elsewhere is None and len(found.test_labels) == 360
-    assert fitted(digits.test_images[:3], (1, 28, 28)).shape == (3, 1, 28, 28)
+    assert fitted(digits.test_inputs[:3], (1, 28, 28)).shape == (3, 1, 28, 28)
     with pytest.raises(ConfigError, match="1 channels do not fit a network for 3"):
-        fitted(digits.test_images, (3, 32, 32))
+        fitted(digits.test_inputs, (3, 32, 32))
 
 
 def test_the_command_goes_on_and_repeats(
