@@ -33,6 +33,7 @@ from arturo_lab.runs.records import Problem, Record, RecordError, read_run
 from arturo_lab.runs.run import RunFolder, recorded, set_aside
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
+from arturo_lab.training.loggers import Logging
 from arturo_lab.training.train import available
 
 Extra = Callable[[Mapping[Kind, Cost]], float]
@@ -146,7 +147,14 @@ def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: in
     return result[::-1]
 
 
-def train_many(runs: RunSet, costs: Mapping[Kind, Cost], source: DataSource, argv: Sequence[str], console: Console) -> int:
+def train_many(
+    runs: RunSet,
+    costs: Mapping[Kind, Cost],
+    source: DataSource,
+    argv: Sequence[str],
+    console: Console,
+    log: Logging | None = None,
+) -> int:
     """Train what is not finished yet, with the overview on; :func:`prepare` has said how much that is.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
@@ -162,7 +170,7 @@ def train_many(runs: RunSet, costs: Mapping[Kind, Cost], source: DataSource, arg
         Overview(runs.configs, pool.jobs, console, seconds) as overview,
     ):
         last = pool.train_all(
-            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop
+            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop, log=log
         )
     failed = [status for status in last if status.state == "failed"]
     for status in failed:

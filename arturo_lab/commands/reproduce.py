@@ -126,7 +126,7 @@ def run_sets(artefacts: Mapping[str, Sequence[RunConfig]], out: Path, size: Pool
     """What to train: the runs that artefacts share, each once; and one at a time those whose time is taken."""
     folders: dict[str, dict[str, RunConfig]] = {}
     for name, configs in artefacts.items():
-        folders.setdefault(ARTEFACTS[name].folder, {}).update({f"{config.task}/{config.name}": config for config in configs})
+        folders.setdefault(ARTEFACTS[name].folder, {}).update({str(config.folder): config for config in configs})
     alone = replace(size, jobs=1)  # they would slow each other down
     return [RunSet(list(runs.values()), out / folder, alone if folder else size) for folder, runs in folders.items()]
 
