@@ -77,6 +77,14 @@ def test_the_guides_optimizer_is_compared(capsys: pytest.CaptureFixture[str]) ->
     assert "Signs" in capsys.readouterr().out and Path("runs/report.html").exists()
 
 
+def test_tasks_of_two_kinds_in_one_report(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "compare digits-mlp sine.py:TASK --optimizers adamw signs.py:Signs --seeds 2 --epochs 1 --out runs"
+    assert cli.main(command.split()) == 0
+    tasks = json.loads(Path("runs/summary.json").read_text())["tasks"]
+    assert [task["metric"]["better"] for task in tasks] == ["higher", "lower"]
+    assert "sine.py:TASK" in capsys.readouterr().out and "test rmse" in Path("runs/report.html").read_text()
+
+
 def test_the_guides_optimizer_is_a_row_of_table_1(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Scale("for tests", {"digits-mlp": Share(epochs=1, subset=96)}, [0], {}, 1, ("sgd",), threads=1)
     monkeypatch.setitem(SCALES, "tiny", tiny)
