@@ -21,7 +21,7 @@ test: $(STAMP)  ## all tests, on two workers of one thread each; a file stays wi
 lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy arturo
+	$(BIN)/mypy
 
 # The hook of PEP 517 makes the source distribution and pip the wheel from that, so that a file missing there is noticed here.
 dist: $(STAMP)  ## source distribution and wheel in dist/, the wheel tried in an empty environment

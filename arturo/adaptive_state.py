@@ -15,7 +15,7 @@ from arturo.kronecker import Tiling
 from arturo.state import FACTORS, HALF, apart, buffer_dtype
 
 VECTOR_SIZE = 0.1  # of a vector (bias, gain) that has not travelled further than this from its start
-MATRIX_SIZE = 0.1  # times 1 / sqrt(columns): of a matrix that is smaller, such as one that starts at 0
+MATRIX_SIZE = 1.0  # times 1 / sqrt(columns): of a matrix that is smaller, such as an output layer that starts near 0
 PLAIN = ("step", "tile")  # state that is the same on every process
 
 
@@ -35,11 +35,13 @@ def _effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def least_size(p: Tensor) -> float:
-    """Below this a tensor has no size: one that starts at 0 would never leave it.
+    """Below this a tensor has no size of its own: one that starts at 0 would never leave it, one near 0 only slowly.
+
+    For a matrix it is the size at which inputs of size 1 give outputs of size 1.
 
     Example:
         >>> least_size(torch.zeros(64)), least_size(torch.zeros(8, 64, 5, 5))
-        (0.1, 0.0025)
+        (0.1, 0.025)
     """
     return _least_size(tuple(p.shape))
 

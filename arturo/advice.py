@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from arturo.step import StepInfo, decayed_part
+from arturo.core.bounds import decayed_part
+from arturo.step_info import StepInfo
 
 MOST_DECAY = 0.01  # of the mean in one step; AdamW's defaults take 1e-5
 SMALL_LR = 0.05  # a step factor below this is meant for another optimizer: AdamW's are 1e-5 to 1e-2
@@ -39,9 +40,9 @@ class Advice:
         """The run began elsewhere and may be at the end of its schedule: of its beginning nothing is said."""
         self.young, self.idle = False, None
 
-    def note_group(self, group: Mapping[str, Any]) -> None:
+    def note_lr(self, lr: float | Tensor) -> None:
         """A group was added, with this lr."""
-        self.named = max(self.named, _number(group["lr"], True) or 0.0)
+        self.named = max(self.named, _number(lr, True) or 0.0)
 
     def before_step(self, groups: Sequence[Mapping[str, Any]], readable: bool) -> None:
         """Look at the options of a step to come; ``readable``: numbers in tensors may be read."""
@@ -60,7 +61,7 @@ class Advice:
         self.idle = None if info.active else self.idle + 1
         if self.idle == IDLE:
             self.idle = None
-            _warn(
+            warn(
                 f"the trust region has not held back one of the first {IDLE} steps: they end where the model of the loss "
                 "has its minimum, however poor it is. Is the kl_bound too large, or initial_curvature and prior_weight for "
                 "a loss of another scale? initial_curvature=None finds that scale. This warning is given once."
@@ -75,7 +76,7 @@ class Advice:
         rising = max(self.named, *(peak or 0.0 for peak in peaks), 0.0) > SMALL_LR  # schedulers leave their peak in the group
         if self.steps == (WARM_UP if rising else 1):
             self.young = False
-            _warn(
+            warn(
                 f"lr={largest:g} looks like a learning rate for AdamW. Arturo's lr is a step factor: 1.0 is the full step, and "
                 f"at this one steps are {1 / largest:.3g} times shorter and hardly train. Leave lr out, or pass 1.0 where the "
                 "framework asks for a learning rate. This warning is given once."
@@ -86,14 +87,14 @@ class Advice:
         if part > MOST_DECAY:
             rule = "1e-3 * lr * weight_decay" if group["kl_bound"] is None else "kl_bound * lr**2 * weight_decay"
             self.said.add("decay")
-            _warn(
+            warn(
                 f"weight_decay={group['weight_decay']:g} takes {min(part, 1.0):.2g} of every weight in each step ({rule}): "
                 "after a hundred steps little is left of them. AdamW's default takes 1e-5. This warning is given once."
             )
 
 
-def _warn(message: str) -> None:
-    """At the line that calls ``step()``: wrappers of torch and of its schedulers lie between it and here."""
+def warn(message: str) -> None:
+    """At the user's line that calls into this package: wrappers of torch and of its schedulers lie between it and here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_back.f_globals.get("__name__", "").split(".")[0] in ("arturo", "torch"):
         frame, level = frame.f_back, level + 1

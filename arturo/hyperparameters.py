@@ -1,20 +1,26 @@
-"""What each argument of :class:`arturo.Arturo` may be, and the published combination of them."""
+"""The hyperparameters of both optimizers, each declared once (:mod:`arturo.declaration`), and the published combination."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from numbers import Real
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from arturo.surrogates import SURROGATES
+from arturo.declaration import (
+    BOOLEAN,
+    NOT_NEGATIVE,
+    PAIR_BELOW_1,
+    POSITIVE,
+    SWITCH,
+    Hyperparameter,
+    Hyperparameters,
+    Rule,
+    more_than,
+    one_of,
+)
+from arturo.surrogates import SURROGATES, averages
 
-DUALS = ("newton", "bisection")
-INITS = ("consistent", "gradient")
-COVARIANCES = ("kronecker", "diagonal")
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
 DEFAULT_CURVATURE = 0.1  # in units of the loss; initial_curvature=None takes the unit from the first gradients
 SMALLEST_FLOOR = 1e-8  # of the curvature, where the prior does not keep the denominator positive
@@ -41,97 +47,203 @@ PAPER: dict[str, Any] = {
 """The published behaviour: ``Arturo(params, **PAPER, kl_bound=..., ...)`` follows the authors' trajectory."""
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an int beyond the floats
-        return False
+def initial_curvature(group: Mapping[str, Any]) -> float:
+    """a_0 in the units that state is in: those of the loss, or of :mod:`arturo.loss_scale` for ``initial_curvature=None``."""
+    a_0 = group["initial_curvature"]
+    return DEFAULT_CURVATURE if a_0 is None else float(a_0)
 
 
-def _positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
+def _rho_lam(group: Mapping[str, Any]) -> Any:
+    return group["prior_weight"] * group["prior_precision"]
 
 
-def _not_negative(value: Any) -> bool:
-    return _is_number(value) and value >= 0
+def _floor(group: Mapping[str, Any]) -> Any:
+    floor = group["curvature_floor"]
+    return SMALLEST_FLOOR if floor == 0 and _rho_lam(group) == 0 else floor
 
 
-def _or_none(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or rule(value)
+def _has_a_start(group: Mapping[str, Any]) -> None:
+    if group["initial_variance"] is not None:
+        return
+    if group["prior_weight"] == 0:
+        raise ValueError(
+            f"Invalid prior_weight value: {group['prior_weight']!r} without an initial_variance: there is no stationary "
+            "variance to start from (pass initial_variance, e.g. 0.01)"
+        )
+    if initial_curvature(group) + _rho_lam(group) == 0:
+        raise ValueError(
+            f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
+            "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
+        )
 
 
-def _pair_below_1(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2 and all(_not_negative(x) and x < 1 for x in value)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _boolean(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "kl_bound": (_or_none(_positive), "a finite number > 0, or None for one that scales with the number of weights"),
-    "prior_weight": (_not_negative, "a finite number >= 0"),
-    "prior_precision": (_not_negative, "a finite number >= 0"),
-    "covariance_weight": (_positive, "a finite number > 0"),
-    "noise": (_positive, "a finite number > 0"),
-    "drift": (_not_negative, "a finite number >= 0"),
-    "weight_decay": (_not_negative, "a finite number >= 0"),
-    "initial_curvature": (_or_none(_not_negative), "a finite number >= 0, or None for one from the first gradients"),
-    "initial_variance": (_or_none(_positive), "a finite number > 0, or None for the stationary one"),
-    "initial_filter_variance": (_or_none(_positive), "a finite number > 0, or None for sqrt(drift * noise)"),
-    "curvature_floor": (_or_none(_not_negative), "a finite number >= 0, or None for no guard (as published)"),
-    "eta": (_or_none(_not_negative), "a finite number >= 0, or None to solve the dual"),
-    "surrogate": (
-        lambda value: (callable(value) and not isinstance(value, type)) or value in SURROGATES,
-        f"one of {', '.join(map(repr, SURROGATES))}, or a function from a list of parameters to their Hessian diagonals",
-    ),
-    "averaging": (_or_none(_pair_below_1), "two numbers in [0, 1), or None for (0.9, 0.999)"),
-    "dual": (lambda value: value in DUALS, f"one of {', '.join(map(repr, DUALS))}"),
-    "init": (lambda value: value in INITS, f"one of {', '.join(map(repr, INITS))}"),
-    "state_dtype": (
-        lambda value: value is None or value is torch.bfloat16,
-        "torch.bfloat16, or None for float32 or wider",
-    ),
-    "foreach": (_or_none(_boolean), "True, False or None"),
-    "fused": (_or_none(_boolean), "True, False or None"),
-    "capturable": (_boolean, "True or False"),
-    "maximize": (_boolean, "True or False"),
-    "sample_gradients": (
-        lambda value: isinstance(value, int) and value >= 0,
-        "True, False or an integer >= 0, the seed of the draws",
-    ),
-}
-
-
-def check(group: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first hyperparameter of ``group`` that is out of its range, or a pair without meaning."""
-    _check_lr(group["lr"])
-    for name, (rule, allowed) in _RULES.items():
-        if not rule(group[name]):
-            raise ValueError(f"Invalid {name} value: {group[name]!r} (must be {allowed})")
-    rho, prior = group["prior_weight"], group["prior_weight"] * group["prior_precision"]
-    if group["initial_variance"] is None:
-        if rho == 0:
-            raise ValueError(
-                f"Invalid prior_weight value: {rho!r} without an initial_variance: there is no stationary variance to "
-                "start from (pass initial_variance, e.g. 0.01)"
-            )
-        if initial_curvature(group) + prior == 0:
-            raise ValueError(
-                f"Invalid initial_curvature value: {group['initial_curvature']!r} with prior_weight * prior_precision = 0 "
-                "and no initial_variance: there is no stationary variance to start from (pass initial_variance, e.g. 0.01)"
-            )
+def _rounded_state_is_for_the_filter(group: Mapping[str, Any]) -> None:
     if group["state_dtype"] is not None and group["surrogate"] != "kalman":
         raise ValueError(
             f"Invalid state_dtype value: {group['state_dtype']!r} with surrogate={group['surrogate']!r} (rounded state is made "
             "for the Kalman filter: use surrogate='kalman', or state_dtype=None)"
         )
+
+
+def _foreach_or_fused(group: Mapping[str, Any]) -> None:
     if group["foreach"] and group["fused"]:
         raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
+
+
+def _no_refresh_in_a_graph(group: Mapping[str, Any]) -> None:
+    if group["capturable"] and group["covariance"] == "kronecker":
+        raise ValueError(
+            "Invalid capturable value: True with covariance='kronecker' (a captured graph cannot refresh a basis every so many "
+            "steps; use covariance='diagonal')"
+        )
+
+
+_IMPLEMENTATION = (
+    Hyperparameter("foreach", None, SWITCH, "which implementation runs, see [design.md](design.md)", "`kernels`"),
+    Hyperparameter("fused", None, SWITCH, "which implementation runs, see [design.md](design.md)", "`kernels`"),
+    Hyperparameter("capturable", False, BOOLEAN, "no host read in the step", "`step`"),
+)
+
+ARTURO = Hyperparameters(
+    (
+        Hyperparameter(
+            "lr", 1.0, NOT_NEGATIVE, r"–; the bound is $\varepsilon \cdot \mathrm{lr}^2$, step length is proportional to lr",
+            "`bounds`", r"schedule of $\varepsilon$", code="`bound`",
+        ),
+        Hyperparameter(
+            "kl_bound", None, POSITIVE.or_none("for one that scales with the number of weights"),
+            "nats per step, for the whole network", "`bounds`", r"$\varepsilon$", code="`bound` (with `lr`)",
+            note="`KL_PER_WEIGHT` times the number of weights that take part",
+        ),
+        Hyperparameter(
+            "prior_weight", 0.1, NOT_NEGATIVE, "$L$ per nat; weight of the KL to the prior", "`trust_region.primal_precision`",
+            r"$\rho$", "rho",
+        ),
+        Hyperparameter(
+            "prior_precision", 0.0015, NOT_NEGATIVE, r"$\theta^{-2}$; precision of the prior $N(0, 1/\lambda)$",
+            "`model_gradient`, `curvature`", r"$\lambda$", "rho_lam", _rho_lam, r"in `rho_lam` $= \rho\lambda$",
+        ),
+        Hyperparameter(
+            "covariance_weight", 1.3, POSITIVE, "$L$ per nat; inertia of the covariance", "`primal_precision`", r"$\nu$", "nu",
+        ),
+        Hyperparameter(
+            "noise", 1.0, POSITIVE, r"$(L/\theta)^2$; variance of a gradient entry around the model", "`kalman.filter_update`",
+            "$r$", "r",
+        ),
+        Hyperparameter(
+            "drift", 0.03, NOT_NEGATIVE,
+            r"variance per step by which $a$ (in $L/\theta^2$) and $b$ (in $L/\theta$) may drift", "`kalman.filter_update`",
+            "$q$", "q",
+        ),
+        Hyperparameter(
+            "weight_decay", 0.0, NOT_NEGATIVE, "per nat, or –; shrinks the mean before the step", "all three passes",
+            "weight decay",
+            code=r"`decay` $= 1 - e_g \cdot \mathrm{wd}$, or $1 - 10^{-3} \mathrm{lr} \cdot \mathrm{wd}$ for `kl_bound=None`",
+        ),
+        Hyperparameter(
+            "initial_curvature", None, NOT_NEGATIVE.or_none("for one from the first gradients"), r"$L/\theta^2$",
+            "`state.initial_state`, `first_intercept`", "$a_0$ (not printed)", "a_0", initial_curvature, note=r"$0.1\kappa$",
+        ),
+        Hyperparameter(
+            "initial_variance", None, POSITIVE.or_none("for the stationary one"), r"$\theta^2$", "`state.initial_state`",
+            r"$\Sigma_0$", note=r"$\rho/(a_0 + \rho\lambda)$",
+        ),
+        Hyperparameter(
+            "initial_filter_variance", None, POSITIVE.or_none("for sqrt(drift * noise)"), "as $q$; times the unit matrix",
+            "`kalman`", "$P_0$", note=r"$\sqrt{qr}$, or $r$ if $q = 0$",
+        ),
+        Hyperparameter(
+            "curvature_floor", 0.0, NOT_NEGATIVE.or_none("for no guard (as published)"),
+            r"$L/\theta^2$; least curvature in denominators. `None`: no guard. If $\rho\lambda = 0$, a floor of 0 becomes 1e-8",
+            "`trust_region.curvature`", letter="floor", constant=_floor,
+        ),
+        Hyperparameter(
+            "eta", None, NOT_NEGATIVE.or_none("to solve the dual"), "$L$ per nat; a fixed multiplier instead of a trust region",
+            "`dual`", r"fixed $\eta$ (ablation)",
+        ),
+        Hyperparameter(
+            "surrogate", "kalman",
+            Rule(
+                lambda value: (callable(value) and not isinstance(value, type)) or value in SURROGATES,
+                f"{one_of(*SURROGATES).words}, or a function from a list of parameters to their Hessian diagonals",
+            ),
+            'where $(a, b)$ come from: `"kalman"`, `"adam"`, `"hessian"`, `"ggn"`, `"hutchinson"`, or a function that gives '
+            "the diagonal", "`surrogates/`",
+        ),
+        Hyperparameter(
+            "averaging", None, PAIR_BELOW_1.or_none("for (0.9, 0.999)"),
+            "–; averaging constants of gradient and curvature, for the surrogates other than the filter",
+            "`averages.average_weight`", r"Adam's $\beta_1, \beta_2$", "averaging",
+            lambda group: group["averaging"] or averages.DEFAULT, r"`w_g`, `w_h` $= (1-\beta)/(1-\beta^t)$",
+            "(0.9, 0.999)",
+        ),
+        Hyperparameter(
+            "dual", "newton", one_of("newton", "bisection"), r'how $\eta$ is found; `"bisection"`: the published rule',
+            "`dual`", "bisection",
+        ),
+        Hyperparameter(
+            "init", "consistent", one_of("consistent", "gradient"),
+            r'$b_0 = g - a_0\mu$; `"gradient"`: the published $b_0 = g$', "`kalman.first_intercept`", letter="consistent",
+            constant=lambda group: group["init"] == "consistent",
+        ),
+        Hyperparameter(
+            "state_dtype", None,
+            Rule(lambda value: value is None or value is torch.bfloat16, "torch.bfloat16, or None for float32 or wider"),
+            "`torch.bfloat16` halves the state", "`state.initial_state`, `rounding`", note="float32 or wider",
+        ),
+        *_IMPLEMENTATION,
+        Hyperparameter(
+            "maximize", False, BOOLEAN, "the gradient changes sign", "`observe`", code="in `factor`",
+        ),
+        Hyperparameter(
+            "sample_gradients", False,
+            Rule(
+                lambda value: isinstance(value, int) and value >= 0,
+                "True, False or an integer >= 0, the seed of the draws",
+            ),
+            r"gradients at draws from $N(\mu, \Sigma)$, through a closure; one setting for all groups", "`sampling.draw`",
+        ),
+    ),
+    _has_a_start, _rounded_state_is_for_the_filter, _foreach_or_fused,
+)  # fmt: skip
+
+ADAPTIVE = Hyperparameters(
+    (
+        Hyperparameter(
+            "lr", 1e-3, NOT_NEGATIVE,
+            r"$\theta$ per step for a tensor of size $1/\chi$; others in proportion to their size", "`adaptive_step.factors`",
+            r"$\tau / \chi$", code="`lr`",
+        ),
+        Hyperparameter(
+            "betas", (0.9, 0.995), PAIR_BELOW_1,
+            "–; the filter's gain settles at $1 - b_1$, $b_2$ is the averaging constant of the noise",
+            "`learned.filter_gain`, `noise_weight`", "$b_1$, $b_2$", code="`b1`, `b2`",
+        ),
+        Hyperparameter(
+            "eps", 1e-30, NOT_NEGATIVE, r"$L/\theta$; added to $s$", "`learned.noise_scale`", r"$\epsilon$", code="`eps`",
+        ),
+        Hyperparameter(
+            "weight_decay", 0.0, NOT_NEGATIVE,
+            r"–; weights are multiplied by $1 - \mathrm{lr} \cdot \mathrm{wd}$ before a step", "`adaptive_step.factors`",
+            "weight decay", code="`keep`",
+        ),
+        Hyperparameter(
+            "covariance", "kronecker", one_of("kronecker", "diagonal"), '`"diagonal"`: $Q = I$', "`adaptive_state.grid_of`",
+            code="`grid`",
+        ),
+        Hyperparameter(
+            "block", 128, more_than(1), "entries; longest side of a tile that turns", "`kronecker.tiling`", code="`block`",
+        ),
+        Hyperparameter(
+            "refresh", 10, more_than(0), "steps between two refreshes of a basis", "`kronecker.due`", code="`every`",
+        ),
+        Hyperparameter(
+            "maximize", False, BOOLEAN, "the gradient changes sign", "`eager.observe`", code="`maximize`",
+        ),
+        *_IMPLEMENTATION,
+    ),
+    _foreach_or_fused, _no_refresh_in_a_graph,
+)  # fmt: skip
 
 
 def agree(group: dict[str, Any], first: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -150,12 +262,6 @@ def agree(group: dict[str, Any], first: Mapping[str, Any], defaults: Mapping[str
         )
 
 
-def initial_curvature(group: Mapping[str, Any]) -> float:
-    """a_0 in the units that state is in: those of the loss, or of :mod:`arturo.loss_scale` for ``initial_curvature=None``."""
-    a_0 = group["initial_curvature"]
-    return DEFAULT_CURVATURE if a_0 is None else float(a_0)
-
-
 def refuse_foreign(options: Mapping[str, Any]) -> None:
     """Raise TypeError for arguments that are not Arturo's."""
     for name in options:
@@ -163,59 +269,3 @@ def refuse_foreign(options: Mapping[str, Any]) -> None:
         raise TypeError(
             f"Arturo got an unexpected keyword argument {name!r}" if advice is None else f"Arturo has no {name}: {advice}"
         )
-
-
-_ADAPTIVE_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "betas": (_pair_below_1, "two numbers in [0, 1)"),
-    "eps": (_not_negative, "a finite number >= 0"),
-    "weight_decay": (_not_negative, "a finite number >= 0"),
-    "covariance": (lambda value: value in COVARIANCES, f"one of {', '.join(map(repr, COVARIANCES))}"),
-    "block": (lambda value: _whole(value) and value > 1, "an integer > 1"),
-    "refresh": (lambda value: _whole(value) and value > 0, "an integer > 0"),
-    **{name: _RULES[name] for name in ("maximize", "foreach", "capturable", "fused")},
-}
-
-
-def check_adaptive(group: Mapping[str, Any]) -> None:
-    """:func:`check` for :class:`arturo.AdaArturo`."""
-    _check_lr(group["lr"])
-    for name, (rule, allowed) in _ADAPTIVE_RULES.items():
-        if not rule(group[name]):
-            raise ValueError(f"Invalid {name} value: {group[name]!r} (must be {allowed})")
-    if group["foreach"] and group["fused"]:
-        raise ValueError("Invalid foreach value: True together with fused=True (choose one)")
-    if group["capturable"] and group["covariance"] == "kronecker":
-        raise ValueError(
-            "Invalid capturable value: True with covariance='kronecker' (a captured graph cannot refresh a basis every so many "
-            "steps; use covariance='diagonal')"
-        )
-
-
-def check_number(name: str, value: Any, meaning: str, zero: bool = False) -> None:
-    """Raise ValueError unless ``value`` is a finite number > 0, or >= 0 where ``zero`` is allowed."""
-    if not (_not_negative(value) if zero else _positive(value)):
-        raise ValueError(f"Invalid {name} value: {value!r} (must be a finite number {'>=' if zero else '>'} 0: {meaning})")
-
-
-def plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with NumPy's and other numbers as floats: ``torch.load(weights_only=True)`` takes nothing else."""
-    numbers = {
-        name: float(value) if type(value) not in (bool, int, float) and isinstance(value, Real) else value
-        for name, value in options.items()
-    }
-    for name in ("averaging", "betas"):
-        pair: Any = numbers.get(name)
-        if pair is not None and not (type(pair) is tuple and all(type(x) is float for x in pair)):
-            numbers[name] = tuple(float(x) for x in pair)
-    return numbers
-
-
-def _check_lr(lr: Any) -> None:
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
-        if lr.device.type == "meta":
-            return
-        lr = lr.item()
-    if not _not_negative(lr):
-        raise ValueError(f"Invalid learning rate: {lr!r} (lr must be a finite number >= 0)")

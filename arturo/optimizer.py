@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
-from arturo import checkpoint, hyperparameters, sampling, sharding
+from arturo import checkpoint, sharding
 from arturo.advice import Advice
-from arturo.curvature import Data, Loss
-from arturo.device_step import device_step
-from arturo.host_step import host_step
-from arturo.kernels.batch import sum_dtype
-from arturo.kernels.choice import device_kernel, host_kernel
-from arturo.posterior import Posterior
-from arturo.snapshot import Curvature, posterior_of
-from arturo.state import batch_names, initial_state
-from arturo.step import Slot, StepInfo
+from arturo.base import TrustRegionOptimizer
+from arturo.hyperparameters import ARTURO, DEFAULT_CURVATURE, FOREIGN, agree, refuse_foreign
+from arturo.numbers import DeviceNumbers, HostNumbers
+from arturo.posterior import sampling
+from arturo.rows import batches_of
+from arturo.state import initial_state
+from arturo.step import take_step
+from arturo.step_info import StepInfo
 from arturo.surrogates import FUNCTION, diagonals
 
+_DEFAULT = ARTURO.default
 
-class Arturo(Optimizer):
+
+class Arturo(TrustRegionOptimizer):
     r"""Information-theoretic trust regions for stochastic gradient-based optimization (arTuRO).
 
     Keeps a diagonal Gaussian :math:`N(\mu, \Sigma)` over the weights, whose mean *is* the parameters. Each step fits a
@@ -47,7 +46,7 @@ class Arturo(Optimizer):
             length is proportional to lr, so every torch scheduler means what it means for SGD. A float or a one-element
             tensor. 0 leaves everything as it is, bit for bit.
         kl_bound: :math:`\varepsilon`, nats per step for the whole network. None: grows with the number of weights
-            that take part in the step (``arturo.step.KL_PER_WEIGHT`` nats each).
+            that take part in the step (``arturo.core.bounds.KL_PER_WEIGHT`` nats each).
         prior_weight: :math:`\rho`, weight of the KL to the prior; sets the stationary variance rho / (a + rho lambda).
         prior_precision: :math:`\lambda`, precision of the prior N(0, 1/lambda), per squared weight.
         covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.
@@ -106,155 +105,80 @@ class Arturo(Optimizer):
         Optimization, OPT workshop at NeurIPS 2023.
     """
 
+    declared = ARTURO
+    unseen = "the model's prediction"
+    _diagonals: dict[int, diagonals.Diagonal]  # functions passed as surrogate, by the group's index
+    _advice: Advice
+
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor = 1.0,
+        lr: float | Tensor = _DEFAULT["lr"],
         *,
-        kl_bound: float | None = None,
-        prior_weight: float = 0.1,
-        prior_precision: float = 0.0015,
-        covariance_weight: float = 1.3,
-        noise: float = 1.0,
-        drift: float = 0.03,
-        weight_decay: float = 0.0,
-        initial_curvature: float | None = None,
-        initial_variance: float | None = None,
-        initial_filter_variance: float | None = None,
-        surrogate: str | diagonals.Diagonal = "kalman",
-        averaging: tuple[float, float] | None = None,
-        dual: str = "newton",
-        eta: float | None = None,
-        curvature_floor: float | None = 0.0,
-        init: str = "consistent",
-        state_dtype: torch.dtype | None = None,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        maximize: bool = False,
-        sample_gradients: bool | int = False,
+        kl_bound: float | None = _DEFAULT["kl_bound"],
+        prior_weight: float = _DEFAULT["prior_weight"],
+        prior_precision: float = _DEFAULT["prior_precision"],
+        covariance_weight: float = _DEFAULT["covariance_weight"],
+        noise: float = _DEFAULT["noise"],
+        drift: float = _DEFAULT["drift"],
+        weight_decay: float = _DEFAULT["weight_decay"],
+        initial_curvature: float | None = _DEFAULT["initial_curvature"],
+        initial_variance: float | None = _DEFAULT["initial_variance"],
+        initial_filter_variance: float | None = _DEFAULT["initial_filter_variance"],
+        surrogate: str | diagonals.Diagonal = _DEFAULT["surrogate"],
+        averaging: tuple[float, float] | None = _DEFAULT["averaging"],
+        dual: str = _DEFAULT["dual"],
+        eta: float | None = _DEFAULT["eta"],
+        curvature_floor: float | None = _DEFAULT["curvature_floor"],
+        init: str = _DEFAULT["init"],
+        state_dtype: torch.dtype | None = _DEFAULT["state_dtype"],
+        foreach: bool | None = _DEFAULT["foreach"],
+        fused: bool | None = _DEFAULT["fused"],
+        capturable: bool = _DEFAULT["capturable"],
+        maximize: bool = _DEFAULT["maximize"],
+        sample_gradients: bool | int = _DEFAULT["sample_gradients"],
         **foreign: Any,
     ) -> None:
-        hyperparameters.refuse_foreign(foreign)
-        defaults = {
-            "lr": lr,
-            "kl_bound": kl_bound,
-            "prior_weight": prior_weight,
-            "prior_precision": prior_precision,
-            "covariance_weight": covariance_weight,
-            "noise": noise,
-            "drift": drift,
-            "weight_decay": weight_decay,
-            "initial_curvature": initial_curvature,
-            "initial_variance": initial_variance,
-            "initial_filter_variance": initial_filter_variance,
-            "surrogate": surrogate,
-            "averaging": averaging,
-            "dual": dual,
-            "eta": eta,
-            "curvature_floor": curvature_floor,
-            "init": init,
-            "state_dtype": state_dtype,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-            "maximize": maximize,
-            "sample_gradients": sample_gradients,
-        }
+        refuse_foreign(foreign)
+        options = ARTURO.chosen(locals())
         if initial_curvature is None and (sample_gradients is not False or surrogate != "kalman"):
-            defaults["initial_curvature"] = hyperparameters.DEFAULT_CURVATURE  # prior_weight = 1 / N, or a true curvature
-        hyperparameters.check(defaults)
+            options["initial_curvature"] = DEFAULT_CURVATURE  # prior_weight = 1 / N, or a true curvature
         if sample_gradients is True:
-            defaults["sample_gradients"] = int(torch.randint(1 << 31, ()))
-        self._diagonals: dict[int, diagonals.Diagonal] = {}  # functions passed as surrogate, by the group's index
-        self._advice = Advice()
-        super().__init__(params, hyperparameters.plain(defaults))
-        self._info: Tensor | None = None
-        self._warned_missing = False
+            options["sample_gradients"] = int(torch.randint(1 << 31, ()))
+        super().__init__(params, options)
 
-    @property
-    def last_step(self) -> StepInfo:
-        """What the last step did; all zeros before the first. Reading it waits for the device the parameters are on."""
-        if self._info is None:
-            return StepInfo(0.0, 0.0, 0.0, 0, False, 0)
-        eta, kl, bound, evaluations, active, skipped = self._info.tolist()
-        return StepInfo(eta, kl, bound, int(evaluations), bool(active), int(skipped))
+    def _unsaved(self) -> dict[str, Any]:
+        return {**super()._unsaved(), "_diagonals": {}, "_advice": Advice()}
 
-    @_disable_dynamo
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; what it does not set comes from the constructor's arguments."""
-        if isinstance(param_group, dict):
-            hyperparameters.refuse_foreign({name: x for name, x in param_group.items() if name in hyperparameters.FOREIGN})
-            hyperparameters.check({**self.defaults, **param_group})
-            surrogate = param_group.get("surrogate", self.defaults["surrogate"])
-            if surrogate != "kalman" and self.defaults["initial_curvature"] is None:
-                param_group.setdefault("initial_curvature", hyperparameters.DEFAULT_CURVATURE)
-            if self.param_groups:
-                hyperparameters.agree(param_group, self.param_groups[0], self.defaults)
-            param_group.update(hyperparameters.plain(param_group))
-            if callable(surrogate):
-                self._diagonals[len(self.param_groups)] = surrogate
-                param_group["surrogate"] = FUNCTION
-        super().add_param_group(param_group)
-        try:
-            sharding.refuse_flat(param_group["params"])
-        except RuntimeError:
-            self.param_groups.pop()
-            raise
-        self._advice.note_group(param_group)
+    def _complete(self, group: dict[str, Any]) -> None:
+        refuse_foreign({name: x for name, x in group.items() if name in FOREIGN})
+        super()._complete(group)
+        surrogate = group.get("surrogate", self.defaults["surrogate"])
+        if surrogate != "kalman" and self.defaults["initial_curvature"] is None:
+            group.setdefault("initial_curvature", DEFAULT_CURVATURE)
+        if self.param_groups:
+            agree(group, self.param_groups[0], self.defaults)
+        if callable(surrogate):
+            self._diagonals[len(self.param_groups)] = surrogate
+            group["surrogate"] = FUNCTION
+        self._advice.note_lr(group.get("lr", self.defaults["lr"]))
 
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        param: list[Tensor],
-        grad: list[Tensor],
-        mean: list[Tensor],
-        prec: list[Tensor],
-        a: list[Tensor],
-        b: list[Tensor],
-        P_aa: list[Tensor],
-        P_ab: list[Tensor],
-        P_bb: list[Tensor],
-        step: list[Tensor],
-        eta: list[Tensor],
-        number: list[int],
-        piece: list[sharding.Piece],
-        scale: list[Tensor],
-        start: int,
-        shards: sharding.Shards | None,
-    ) -> None:
-        """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
-        sampling.refuse_draws(group["params"])
-        for i, p in enumerate(group["params"], start):
-            g = p.grad
-            if g is None:
-                if p in self.state and "scale" in self.state[p]:
-                    scale.append(self.state[p]["scale"])
-                continue
-            if g.is_sparse:
-                raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
-            state = self.state[p]
-            if "prec" not in state:  # there may be others' entries
-                state.update(initial_state(group, p))
-            elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
-                raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
-            if shards is not None:
-                piece.append(shards.piece(p, rounded=state["prec"].dtype == torch.bfloat16))
-                p, g, state = shards.local(p, g, state)
-            if group["initial_curvature"] is None:
-                scale.append(state["scale"])
-            param.append(p)
-            number.append(i)
-            grad.append(g)
-            mean.append(state.get("mean", p))
-            names = (*batch_names(state), "step", "eta")
-            for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
-                tensors.append(state[name])
-        if param and self._info is None:
-            self._make_info(param[0].device)
-
-    def _make_info(self, device: torch.device) -> None:
-        self._info = torch.zeros(len(StepInfo._fields), dtype=sum_dtype(device), device=device)
+    def _init_group(self) -> None:
+        """Make state where there is none. Dynamo runs a method of this name eagerly, and traces what follows."""
+        for group in self.param_groups:
+            sampling.refuse_draws(group["params"])
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if p.grad.is_sparse:
+                    raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+                state = self.state[p]
+                if "prec" not in state:  # there may be others' entries
+                    state.update(initial_state(group, p))
+                elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
+                    raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
+                if self._info is None:
+                    self._make_info(p.device)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -279,104 +203,34 @@ class Arturo(Optimizer):
                 loss = closure()
         elif self._seed is not None:
             raise RuntimeError("sample_gradients=True evaluates the loss at a draw: call step(closure)")
-        slots: list[Slot] = []
-        on_device = torch.compiler.is_compiling()
+        self._init_group()
         shards = sharding.find(self.param_groups)
-        start = 0
-        for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [], [])
-            self._init_group(group, *slot[1:], start, shards)
-            start += len(group["params"])
-            held = slot.param if shards is None else group["params"]  # every process must come to the same answer
-            on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in held)
-            slots.append(slot)
         if self._info is None:
             if shards is None:
                 return loss
             self._make_info(self.param_groups[0]["params"][0].device)
         assert self._info is not None
-        if not torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        on_device = compiling or any([_on_device(group, shards is not None) for group in self.param_groups])
+        if not compiling:
             self._advice.before_step(self.param_groups, readable=not on_device)
-        diagonals.attach(slots, self._diagonals)
-        slots = [slot.as_vectors() for slot in slots]
-        if on_device:
-            device_step(slots, device_kernel, self._info, shards)
+        numbers = DeviceNumbers(shards, self._info) if on_device else HostNumbers(shards)
+        batches = batches_of(self.param_groups, self.state, numbers, self._observed_diagonals(shards is not None))
+        info = take_step(batches, numbers)
+        if isinstance(numbers, DeviceNumbers):
+            self._info.copy_(torch.stack([numbers.number(x) for x in info]))
         else:
-            info = host_step(slots, host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
-            self._warn_missing(info)
-            self._advice.after_step(self.param_groups, info)
+            said = StepInfo(*info)
+            self._warn_missing(said.skipped)
+            self._advice.after_step(self.param_groups, said)
         return loss
 
-    def posterior(
-        self,
-        *,
-        ess: float,
-        temperature: float = 1.0,
-        curvature: Curvature = "ggn",
-        model: torch.nn.Module | None = None,
-        data: Data | None = None,
-        loss: Loss = "cross_entropy",
-        prior_precision: float | None = None,
-    ) -> Posterior:
-        r"""The Gaussian over the weights as a Bayesian posterior, of precision (ess max(a, 0) + prior_precision) / temperature.
-
-        Meaning, and how far to trust it: docs/posterior.md. The loss must be a mean of negative log-likelihoods.
-
-        Args:
-            ess: effective sample size, the number of observations the loss is a mean over; usually that of the training set.
-                ``1 / prior_weight`` gives what the optimizer's own variance settles at.
-            temperature: 1 is the posterior; less is narrower. :func:`arturo.calibrate` picks it on held-out data.
-            curvature: a of the mean loss. ``"ggn"``: the Gauss-Newton diagonal, from ``model``, ``data`` and ``loss``.
-                ``"surrogate"``: the filter's, which costs nothing and says little on networks. Or what
-                :func:`arturo.ggn_diagonal` gave; or a function that gets the list of parameters and gives a tensor for each.
-            model: the network with these parameters. Also gives them their names.
-            data: ``(x, y)``, or batches of them; some thousand examples will do.
-            loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, or a function of outputs and targets.
-            prior_precision: of the prior N(0, 1 / prior_precision). None: each group's own.
-
-        Raises:
-            RuntimeError: no step was taken yet.
-            ValueError: a number out of its range, or a model whose parameters these are not.
-        """
-        return posterior_of(
-            self,
-            ess=ess,
-            temperature=temperature,
-            curvature=curvature,
-            prior_precision=prior_precision,
-            model=model,
-            data=data,
-            loss=loss,
-        )
-
-    def sampled_params(
-        self, posterior: Posterior | None = None, *, generator: torch.Generator | None = None, **options: Any
-    ) -> AbstractContextManager[None]:
-        """One draw in the parameters inside the block; afterwards they are what they were, bit for bit, whatever happened.
-
-        Args:
-            posterior: what to draw from. None: ``self.posterior(**options)``; make it once and pass it if you draw often.
-            generator: of the draw.
-
-        Example:
-            >>> import arturo
-            >>> p = torch.nn.Parameter(torch.ones(3))
-            >>> optimizer = arturo.Arturo([p])
-            >>> p.sum().backward()
-            >>> optimizer.step()
-            >>> before = p.detach().clone()
-            >>> with optimizer.sampled_params(ess=1000, curvature="surrogate"):
-            ...     print(torch.equal(p, before))
-            False
-            >>> torch.equal(p, before)
-            True
-        """
-        if posterior is None:
-            posterior = self.posterior(**options)
-        elif options:
-            raise TypeError(f"unexpected argument {next(iter(options))!r}: a Posterior has its own; see Posterior.replace()")
-        return posterior.sampled_params(generator=generator)
+    def _observed_diagonals(self, sharded: bool) -> dict[Tensor, Tensor]:
+        """What the surrogates of some groups want besides gradients."""
+        if all([group["surrogate"] in ("kalman", "adam") for group in self.param_groups]):
+            return {}
+        return diagonals.gather(self.param_groups, self.state, self._diagonals, sharded)
 
     @property
     def _seed(self) -> int | None:
@@ -392,26 +246,12 @@ class Arturo(Optimizer):
         generator = sampling.step_generator(self._seed, max(steps, default=0))
         return sampling.replaced(params, (sampling.draw(p, self.state[p], generator) for p in params))
 
-    def _warn_missing(self, info: StepInfo) -> None:
-        if info.skipped and not self._warned_missing:
-            self._warned_missing = True
-            warnings.warn(
-                f"{info.skipped} gradient entries were not finite or too large to square and were skipped: their weights "
-                "follow the model's prediction (nothing moves where no entry was seen). last_step.skipped counts them; "
-                "this warning is given once.",
-                stacklevel=5,  # step, its no_grad, torch's profiling wrapper, the caller
-            )
+    def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return checkpoint.seal(state_dict, self.param_groups)
 
-    @_disable_dynamo
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
-        handle = self.register_load_state_dict_pre_hook(
-            lambda _, loaded: checkpoint.seal(loaded, self.param_groups)
-        )  # after the user's hooks
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            handle.remove()
+    def _unseal(self, group: Mapping[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
+        checkpoint.unseal(p, entry)
+        return False
 
     def __getstate__(self) -> dict[str, Any]:
         """What torch pickles, and functions passed as surrogate."""
@@ -420,16 +260,11 @@ class Arturo(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.defaults.pop("differentiable", None)
-        self.__dict__.setdefault("_info", None)
-        self.__dict__.setdefault("_diagonals", {})
-        self.__dict__.setdefault("_warned_missing", False)
-        advice = self.__dict__.setdefault("_advice", Advice())
         if self.state:
-            advice.resume()
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
-            for p in group["params"]:
-                if p in self.state:
-                    checkpoint.unseal(p, self.state[p])
+            self._advice.resume()
+
+
+def _on_device(group: Mapping[str, Any], sharded: bool) -> bool:
+    """Whether a step with this group must not read from its device; every process must come to the same answer."""
+    params = group["params"] if sharded else [p for p in group["params"] if p.grad is not None]
+    return group["capturable"] or any([p.device.type != "cpu" for p in params])

@@ -109,7 +109,7 @@ class Tensor:
         """sigma: the root mean square of a matrix, the distance a vector has travelled; with a least."""
         if self.vector:
             return max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1)
-        return max(float(np.sqrt(np.mean(self.w**2))), 0.1 / float(np.sqrt(self.w.shape[1])))
+        return max(float(np.sqrt(np.mean(self.w**2))), 1 / float(np.sqrt(self.w.shape[1])))
 
     def observe(self, grad: Any) -> int:
         """Steps 1 to 3. Returns the number of missing entries."""

@@ -15,7 +15,8 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 
 from arturo import PAPER, Arturo
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 TUNED = {
     "kl_bound": 0.08567456308209788,
@@ -33,7 +34,7 @@ RULES = {
 def run(options: dict[str, object], steps: int, seed: int) -> list[tuple[int, bool, float]]:
     """evaluations, active and KL / bound of each step; lr falls by sqrt(0.006) after half and three quarters of them."""
     torch.manual_seed(seed)
-    source = data.load("fashion-mnist")
+    source = loading.load("fashion-mnist")
     model = models.fashion_mnist_cnn()
     optimizer = Arturo(model.parameters(), **{"initial_curvature": 0.1, **TUNED, **options})
     milestones = [steps // 2, 3 * steps // 4]
@@ -41,10 +42,10 @@ def run(options: dict[str, object], steps: int, seed: int) -> list[tuple[int, bo
     generator = torch.Generator().manual_seed(seed)
     log = []
     for _ in track(range(steps), description=f"{options.get('dual', 'newton'):10}"):
-        index = torch.randint(len(source.train_labels), (255,), generator=generator)
-        images = source.train_images[index].float() / 255
+        index = torch.randint(len(source.train_targets), (255,), generator=generator)
+        images = source.train_inputs[index].float() / 255
         optimizer.zero_grad()
-        cross_entropy(model(images), source.train_labels[index]).backward()
+        cross_entropy(model(images), source.train_targets[index]).backward()
         optimizer.step()
         schedule.step()
         info = optimizer.last_step

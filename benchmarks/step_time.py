@@ -36,7 +36,7 @@ from step_plot import SWEEP, draw
 from torch import Tensor
 
 from arturo import Arturo
-from arturo.lab import models, resnet
+from arturo_lab.tasks import models, resnet
 
 Shape = tuple[int, ...]
 WARM_UP = 4  # steps: the first makes state, the second is the first ordinary one

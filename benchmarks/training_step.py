@@ -25,7 +25,8 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 BATCH = 255
 WARM_UP = 5  # rounds that do not count
@@ -36,8 +37,8 @@ def batches(rounds: int) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
     """Where the images come from, and the batches."""
     generator = torch.Generator().manual_seed(0)
     try:
-        source = data.load("fashion-mnist")
-        images, labels, said = source.train_images, source.train_labels, "Fashion-MNIST"
+        source = loading.load("fashion-mnist")
+        images, labels, said = source.train_inputs, source.train_targets, "Fashion-MNIST"
     except FileNotFoundError:
         images = torch.randint(256, (60 * BATCH, 1, 28, 28), dtype=torch.uint8, generator=generator)
         labels = torch.randint(10, (60 * BATCH,), generator=generator)

@@ -9,15 +9,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from arturo import Arturo
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 EPOCHS, BATCH = 20, 32
 
 
 def main() -> None:
     torch.manual_seed(0)
-    digits = data.load("digits")
-    images, labels = digits.train_images.float() / 255, digits.train_labels
+    digits = loading.load("digits")
+    images, labels = digits.train_inputs.float() / 255, digits.train_targets
     model = models.digits_mlp()
 
     optimizer = Arturo(model.parameters())  # was: torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -35,7 +36,7 @@ def main() -> None:
         print(f"epoch {epoch + 1:2d}  loss {loss.item():.4f}  eta {info.eta:9.2f}  KL {info.kl:.2e} of {info.bound:.2e} nats")
 
     with torch.no_grad():
-        right = model(digits.test_images.float() / 255).argmax(1) == digits.test_labels
+        right = model(digits.test_inputs.float() / 255).argmax(1) == digits.test_targets
     print(f"test accuracy {right.float().mean().item():.1%}")
 
 

@@ -13,9 +13,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from arturo.lab import data
-from arturo.lab.config import RunConfig
-from arturo.lab.train import train
+from arturo_lab.data import loading
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training.train import train
 
 TASK, SEED, EPOCHS, IMAGES = "fmnist-small-cnn", 100, 2, 5_100
 GRID = {  # optimizer -> its step size and the values
@@ -34,8 +34,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the table there")
     parser.add_argument("--optimizers", nargs="+", default=list(GRID), choices=list(GRID))
     arguments = parser.parse_args()
-    images = data.load("fashion-mnist")
-    images = replace(images, test_images=images.test_images[:100], test_labels=images.test_labels[:100])  # not looked at
+    images = loading.load("fashion-mnist")
+    images = replace(images, test_inputs=images.test_inputs[:100], test_targets=images.test_targets[:100])  # not looked at
     rows = [f"{EPOCHS} epochs, {IMAGES:,} images, seed {SEED}; train loss of the last epoch, lowest in bold.", ""]
     rows += ["| optimizer | step size | losses at its values |", "|---|---|---|"]
     for optimizer in arguments.optimizers:

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from arturo import Arturo, ggn_diagonal
-from arturo.lab import data, tuned
-from arturo.lab.models import fashion_mnist_cnn
+from arturo_lab.data import loading
+from arturo_lab.optimizers import tuned
+from arturo_lab.tasks.models import fashion_mnist_cnn
 
 SETTINGS: dict[str, dict[str, Any]] = {"defaults": {}, "the paper's values": dict(tuned.ARTURO["fmnist-cnn"])}
 
@@ -114,9 +115,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="default: results")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    loaded = data.load("fashion-mnist").subset(arguments.images)
-    images, labels = loaded.train_images.float() / 255, loaded.train_labels
-    tests, truth = loaded.test_images[:2000].float() / 255, loaded.test_labels[:2000]
+    loaded = loading.load("fashion-mnist").subset(arguments.images)
+    images, labels = loaded.train_inputs.float() / 255, loaded.train_targets
+    tests, truth = loaded.test_inputs[:2000].float() / 255, loaded.test_targets[:2000]
     runs, clouds, accuracy = {}, {}, {}
     for title, settings in SETTINGS.items():
         model, optimizer = trained(settings, images, labels, arguments.epochs, arguments.batch)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from arturo.lab.descent import STEPS, descend
-from arturo.lab.landscapes import LANDSCAPES
+from arturo_lab.show.descent import STEPS, descend
+from arturo_lab.show.landscapes import LANDSCAPES
 
 SEEDS = range(100, 108)
 HALF_DECADES = [1, 3, 10, 30, 100, 300, 1000, 3000]

@@ -22,7 +22,8 @@ from docstrings import corpus
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from arturo.lab import data, models
+from arturo_lab.data import loading
+from arturo_lab.tasks import models
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 Arrays = tuple[Tensor, Tensor, Tensor, Tensor]  # inputs and targets to train on, inputs and targets to evaluate on
@@ -86,16 +87,16 @@ def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 @cache
 def images(name: str, train: int | None, test: int | None, split: str) -> Arrays:
     """The first `train` images in [0, 1]; evaluated on the first `test` test images, or on the training images behind them."""
-    d = data.load(name)
+    d = loading.load(name)
     if split == "test":
-        held_x, held_y = d.test_images[:test], d.test_labels[:test]
+        held_x, held_y = d.test_inputs[:test], d.test_targets[:test]
     elif train is None:  # all training images are used: a fifth of them is held out
         d = d.fold("1/5")
-        held_x, held_y = d.test_images, d.test_labels
+        held_x, held_y = d.test_inputs, d.test_targets
     else:
         assert test is not None
-        held_x, held_y = d.train_images[train : train + test], d.train_labels[train : train + test]
-    return d.train_images[:train].float().div_(255), d.train_labels[:train], held_x.float().div_(255), held_y
+        held_x, held_y = d.train_inputs[train : train + test], d.train_targets[train : train + test]
+    return d.train_inputs[:train].float().div_(255), d.train_targets[:train], held_x.float().div_(255), held_y
 
 
 @cache

@@ -30,8 +30,10 @@ class Variant(Optimizer):
         consistent: level of filtered noise K / (2 (1 - K)), in units of the r that a gradient without drift gives.
         level: follow the noise's level of the last few steps, a number per block, with the gain of the filter.
         region: "global", one trust region over all tensors, or "tensor".
+        moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", or "constant" (the paper's one r for all weights).
-        size: "current", "initial", or "none" (every tensor 0.05).
+        size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
+            or "joint" (the root of the sum of squares of the current and the natural size).
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Variant(Optimizer):
         long: str = "leave", tall: float = math.inf, refresh: int = 10, factors: int = 1, beta_basis: float = 0.97,
         shrink: Any = False, consistent: bool = False, region: str = "global", noise: str = "learned", size: str = "current",
         robust: float = 0.0, least: float = 0.1, start: str = "1", level: bool = False, exponent_floor: float = 0.01,
+        moment: str = "central",
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
@@ -66,6 +69,8 @@ class Variant(Optimizer):
                 part = (slice(*block["rows"]), slice(*block["columns"]))
                 observe(block, g[part], gain, ahead, self.t, o)
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
+                if o["moment"].startswith("sum:"):
+                    s = (block["r"] + (block["M"] / float(o["moment"][4:])).square()).sqrt()
                 s = s + (o["eps"] * s.mean() + 1e-30)
                 total = s.sum().item()
                 c = 1.0
@@ -124,6 +129,10 @@ def tensor_size(p: Tensor, state: dict[str, Any], o: dict[str, Any]) -> float:
             return max(p.square().mean().sqrt().item(), 0.1)
         return float(o["vector"])
     now = p.square().mean().sqrt().item() if o["size"] == "current" else state["initial"]
+    if o["size"] == "natural":
+        now = 0.0
+    if o["size"] == "joint":
+        return math.hypot(p.square().mean().sqrt().item(), o["least"] / math.sqrt(p.numel() / p.shape[0]))
     return max(now, o["least"] / math.sqrt(p.numel() / p.shape[0]))
 
 
@@ -168,7 +177,10 @@ def observe(block: dict[str, Any], g: Tensor, gain: float, ahead: float, t: int,
     beta = o["betas"][1]
     if o["robust"]:
         e = e / (1 + e.square() / (o["robust"] * block["r"] * (1 + ahead) + 1e-30)).sqrt()
-    block["r"].lerp_(e.square().div_(1 + ahead) if math.isfinite(ahead) else e.square(), (1 - beta) / (1 - beta**t))
+    variance = (
+        (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead if math.isfinite(ahead) else 1.0)
+    )
+    block["r"].lerp_(variance, (1 - beta) / (1 - beta**t))
     due = t % o["refresh"] == 0 or t in (2, 5)
     if t % o["factors"] == 0 or due:
         b = o["beta_basis"] ** (o["factors"] if t > 10 else 1)

@@ -535,13 +535,16 @@ def test_one_warning_and_none_under_capturable(adaptive, quadratic):
 
 
 def test_a_step_is_relative_to_a_tensors_size(geometry):
-    """lr is AdamW's where weights have a root mean square of 1 / PER_LR; a tensor ten times larger moves ten times further."""
+    """lr is AdamW's where weights have a root mean square of 1 / PER_LR; a tensor ten times larger moves ten times further.
+
+    512 columns: below 1 / sqrt(512) a size no longer counts.
+    """
     moved = []
     for size in (1 / PER_LR, 10 / PER_LR):
-        p = torch.nn.Parameter(noise(0, (32, 32), torch.float64))
+        p = torch.nn.Parameter(noise(0, (8, 512), torch.float64))
         with torch.no_grad():
             p.mul_(size / p.square().mean().sqrt())
-        p.grad = noise(1, (32, 32), torch.float64)
+        p.grad = noise(1, (8, 512), torch.float64)
         before = p.detach().clone()
         AdaArturo([p], **{**geometry, "lr": 1e-3}).step()
         moved.append((p.detach() - before).square().mean().sqrt().item())

@@ -79,7 +79,7 @@ def test_a_function_that_differentiates_gives_the_same():
 def test_backpack_needs_no_torchvision():
     """It requires the package and does not import it; nor do arturo and its laboratory import either."""
     code = (
-        "import sys, arturo.lab.cli; print([m for m in ('backpack', 'torchvision') if m in sys.modules]); "
+        "import sys, arturo_lab.cli; print([m for m in ('backpack', 'torchvision') if m in sys.modules]); "
         "import backpack; print('torchvision' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

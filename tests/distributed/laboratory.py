@@ -9,19 +9,19 @@ from pathlib import Path
 
 import torch
 
-from arturo.lab import data
-from arturo.lab.config import RunConfig
-from arturo.lab.parallel import Processes
-from arturo.lab.records import read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
+from arturo_lab.data import loading
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.parallel import Processes
+from arturo_lab.training.train import train
 
 STOPS_AT = 4  # a step in the middle of the second epoch
 
 
 def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: str) -> None:
     """The last process alone is asked to stop, and all do; they go on, and the numbers are those of one process."""
-    digits = data.load("digits")
+    digits = loading.load("digits")
     config = RunConfig.for_task("digits-cnn", optimizer, epochs=3, subset=65, batch_size=32, parallel=parallel)
     expected = train(replace(config, parallel=None), digits)  # batches of 32, 32 and 1: too few images for two processes
     asked = 0
@@ -47,4 +47,4 @@ def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: 
     for x, y in zip(found, expected, strict=True):
         losses = torch.tensor([[z.train_loss, z.test_loss] for z in (x, y)])
         torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=0)
-        assert abs(x.test_accuracy - y.test_accuracy) <= 1 / len(digits.test_labels)  # a tie may fall the other way
+        assert abs(x.test_accuracy - y.test_accuracy) <= 1 / len(digits.test_targets)  # a tie may fall the other way

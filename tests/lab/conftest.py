@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arturo.lab.datasets import DATA, FASHION_MNIST_FILES
+from arturo_lab.data.sources import DATA, FASHION_MNIST_FILES
+from arturo_lab.runs.config import FORMAT
 
 
 @pytest.fixture
@@ -24,6 +25,13 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(DATA, "fashion-mnist", replace(DATA["fashion-mnist"], system=(tmp_path / "debian",)))
     return tmp_path
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise passes for the published data sets."""
+    for name in ("fashion-mnist", "cifar10", "cifar100"):
+        monkeypatch.setitem(DATA, name, replace(DATA[name], digest=None))
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -85,17 +93,17 @@ class SmallCifar:
 
 
 @pytest.fixture
-def fashion_mnist() -> SmallFashionMnist:
+def fashion_mnist(unchecked: None) -> SmallFashionMnist:
     return SmallFashionMnist()
 
 
 @pytest.fixture(params=[10, 100])
-def cifar(request: pytest.FixtureRequest) -> SmallCifar:
+def cifar(request: pytest.FixtureRequest, unchecked: None) -> SmallCifar:
     return SmallCifar(request.param)
 
 
 @pytest.fixture
-def cifar10() -> SmallCifar:
+def cifar10(unchecked: None) -> SmallCifar:
     return SmallCifar(10)
 
 
@@ -105,7 +113,8 @@ def cifar10() -> SmallCifar:
 def write_run(root: Path, optimizer: str, seed: int, *, epochs: int = 8, final: float = 0.9, status: str = "finished",
               done: int | None = None, task: str = "digits-mlp", **config: object) -> Path:  # fmt: skip
     """A plausible run: accuracy climbs to ``final``, losses fall, arTuRO has eta and KL. ``done`` epochs are there."""
-    values = {"task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs, "batch_size": 32, "subset": None}
+    values = {"format": FORMAT, "task": task, "optimizer": optimizer, "seed": seed, "epochs": epochs}
+    values |= {"batch_size": 32, "subset": None}
     values |= {"settings": {"lr": 0.1}} | config
     key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
     folder = root / task / f"{optimizer}-seed{seed}-{key}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from arturo.lab.augment import CIFAR10, CIFAR100, PLAIN, Pixels, padded, windows
+from arturo_lab.data.augment import CIFAR10, CIFAR100, PLAIN, Pixels, padded, windows
 
 
 def noise(n: int, channels: int = 3, side: int = 32) -> Tensor:

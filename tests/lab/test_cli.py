@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli
-from arturo.lab.datasets import DATA
-from arturo.lab.download import RemoteFile, sha256
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.tasks import TASKS
+from arturo_lab import cli
+from arturo_lab.data.download import RemoteFile, sha256
+from arturo_lab.data.sources import DATA
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.tasks.catalog import TASKS
 
 
 def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,9 +37,9 @@ def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str],
         ("compare digits-mlp digits-cnn digits-mlp", "arturo: task: digits-mlp is named twice"),
         ("compare digits-mlp --optimizers sgd sgd", "arturo: optimizers: sgd is named twice"),
         ("compare digits-mlp --jobs 0", "arturo: jobs: must be an integer >= 1, got 0"),
-        ("compare digits-mlp --target 90", "arturo: target: must be a fraction above 0 and up to 1, such as 0.9, got 90"),
+        ("compare digits-mlp --target 90", "arturo: target: must be above 0 and at most 1, such as 0.9, got 90"),
         ("compare digits-mlp --epochs 0", "arturo: epochs: must be an integer >= 1, got 0"),
-        ("compare digits-mlp --subset 5000", "arturo: subset: digits-mlp has 1437 training images, got 5000"),
+        ("compare digits-mlp --subset 5000", "arturo: subset: digits-mlp has 1437 training examples, got 5000"),
         ("compare digits-mlp --set lr=0.1", "arturo: set: expected OPTIMIZER.name=value, got 'lr=0.1'"),
         ("compare digits-mlp --set sgdd.lr=0.1", "arturo: set: unknown name 'sgdd'; did you mean sgd"),
         (
@@ -54,7 +54,7 @@ def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str],
         ("reproduce table1 --tasks fmnist-cn", "arturo: tasks: unknown name 'fmnist-cn'; did you mean fmnist-cnn"),
         ("reproduce table1 --tasks cifar10-cnn cifar10-cnn", "arturo: tasks: cifar10-cnn is named twice"),
         ("reproduce table1 --jobs -1", "arturo: jobs: must be an integer >= 1, got -1"),
-        ("reproduce table1 --no-train", "arturo: runs/cpu: holds none of the 60 runs that this takes"),
+        ("reproduce table1 --no-train", "arturo: runs/cpu: holds none of the 60 runs needed"),
         ("calibrate digits-mpl", "arturo: task: unknown name 'digits-mpl'; did you mean digits-mlp"),
         ("calibrate digits-mlp --methods pont", "arturo: methods: unknown name 'pont'; did you mean point"),
         ("calibrate digits-mlp --methods point point", "arturo: methods: point is named twice"),
@@ -62,7 +62,7 @@ def test_list_names_everything_in_80_columns(capsys: pytest.CaptureFixture[str],
         ("calibrate digits-mlp --samples 0", "arturo: samples: must be an integer >= 1, got 0"),
         ("calibrate digits-mlp --ours sgd", "arturo: ours: must be one of arTuRO's entries of `arturo list`, got sgd"),
         ("calibrate digits-mlp --theirs sdg", "arturo: optimizer: unknown name 'sdg'; did you mean sgd"),
-        ("calibrate digits-mlp --held-out 0", "arturo: held-out: 1437 training images and 0 held out do not fit"),
+        ("calibrate digits-mlp --held-out 0", "arturo: held-out: must be an integer >= 1, got 0"),
         ("calibrate digits-mlp --subset 1437", "arturo: held-out: 1437 training images and 239 held out do not fit"),
         ("calibrate digits-mlp --test-images 361", "arturo: test-images: digits has 360, got 361"),
         ("train digits-mlp --epochs 0", "arturo: epochs: must be an integer >= 1, got 0"),
@@ -122,12 +122,17 @@ def test_fetch(nowhere: Path, monkeypatch: pytest.MonkeyPatch, cifar10, capsys: 
 
 
 def test_python_dash_m_without_traceback() -> None:
-    result = subprocess.run([sys.executable, "-m", "arturo.lab", "train", "nope"], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-m", "arturo_lab", "train", "nope"], capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.startswith("arturo: task: unknown name 'nope'") and "Traceback" not in result.stderr
 
 
-def test_usage_error_is_argparse_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["compare", "digits-mlp", "--jobs", "many"])
-    assert stop.value.code == 2 and "--jobs" in capsys.readouterr().err
+def test_usage_errors_are_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["compare", "digits-mlp", "--jobs", "many"], "--jobs: must be an integer, got 'many'"),
+        (["compare", "digits-mlp", "--job", "2", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["train"], "the following arguments are required: TASK"),
+        (["train", "digits-mlp", "--seed"], "--seed: expected one argument"),
+    ):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err == f"arturo: {message}; `arturo {words[0]} --help` lists the options\n"

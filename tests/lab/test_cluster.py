@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,21 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster as Nodes
 
-from arturo.lab import data
-from arturo.lab.board import News, found
-from arturo.lab.cli import main
-from arturo.lab.cluster import Cluster, connected
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.plan import plan
-from arturo.lab.records import read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
+from arturo_lab.cli import main
+from arturo_lab.data import loading
+from arturo_lab.errors import ConfigError
+from arturo_lab.pool import cluster as cluster_module
+from arturo_lab.pool.cluster import Cluster, connected
+from arturo_lab.pool.control import Control
+from arturo_lab.pool.status import RunStatus, status_of
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.plan import plan
+from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 @pytest.fixture(scope="module")
@@ -83,35 +86,34 @@ def process_of(config: RunConfig, out: Path) -> int:
     return int(said[1])
 
 
-@pytest.mark.parametrize("shared", [None, False], ids=["shared", "fetched"])
-def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_is_removed_in_the_middle(nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
     wanted = configs(epochs=120)[:3]
-    told: list[News] = []
+    told: list[RunStatus] = []
     while cluster.capacity(wanted) != 2:  # the node that the last test removed is still counted
         time.sleep(0.2)
 
-    def on_news(news: News) -> None:
-        told.append(news)
-        now = {news.config: news for news in told}.values()
-        if len(nodes.worker_nodes) == 1 and sum(news.state == "training" and news.epochs >= 2 for news in now) == 2:
+    def on_status(status: RunStatus) -> None:
+        told.append(status)
+        now = {status.config: status for status in told}.values()
+        if len(nodes.worker_nodes) == 1 and sum(status.state == "training" and status.epochs >= 2 for status in now) == 2:
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
 
-    last = cluster.train_all(wanted, tmp_path, on_news=on_news, shared=shared, checkpoint_seconds=SLOWLY)
+    last = cluster.train_all(wanted, tmp_path, on_status=on_status, checkpoint_seconds=SLOWLY)
     nodes.add_node(**NODE)
-    assert [news.state for news in last] == ["finished"] * 3
-    hit = [news for news in told if news.message]
-    assert hit and {news.state for news in hit} == {"waiting"} and any(news.epochs >= 2 for news in hit)
-    assert "its worker or node is gone (NodeDiedError); going on from its last checkpoint in another one" in hit[0].message
-    ended = [news.config for news in told if news.state == "finished"]
+    assert [status.state for status in last] == ["finished"] * 3
+    hit = [status for status in told if status.message]
+    assert hit and {status.state for status in hit} == {"waiting"} and any(status.epochs >= 2 for status in hit)
+    assert "its worker or node is gone (NodeDiedError); another worker resumes it from its last checkpoint" in hit[0].message
+    ended = [status.config for status in told if status.state == "finished"]
     assert sorted(config.name for config in ended) == sorted(config.name for config in wanted)  # each of them once
-    for config, news in zip(wanted, last, strict=True):
+    for config, status in zip(wanted, last, strict=True):
         rows = numbers(config, tmp_path)
-        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == news.accuracy
+        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.value
     assert not list(tmp_path.glob(".ray-*"))
     assert print.__module__ == "builtins"  # Ray would have its own
 
-    again = cluster.train_all(wanted, tmp_path, on_news=told.append)
-    assert [(news.state, news.reused) for news in again] == [("finished", True)] * 3
+    again = cluster.train_all(wanted, tmp_path, on_status=told.append)
+    assert [(status.state, status.reused) for status in again] == [("finished", True)] * 3
 
 
 def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, tmp_path: Path) -> None:
@@ -120,44 +122,54 @@ def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, 
     folder = tmp_path / "digits-mlp" / broken.name
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{")
-    told: list[News] = []
+    told: list[RunStatus] = []
 
-    def on_news(news: News) -> None:
-        told.append(news)
-        if news.config == killed and news.epochs >= 2 and not any(n.message for n in told if n.config == killed):
+    def on_status(status: RunStatus) -> None:
+        told.append(status)
+        if status.config == killed and status.epochs >= 2 and not any(n.message for n in told if n.config == killed):
             os.kill(process_of(killed, tmp_path), signal.SIGKILL)
 
-    last = cluster.train_all([killed, whole, broken, wild], tmp_path, 1, on_news=on_news, checkpoint_seconds=SLOWLY)
-    assert [news.state for news in last] == ["finished", "finished", "failed", "diverged"]
+    last = cluster.train_all([killed, whole, broken, wild], tmp_path, 1, on_status=on_status, checkpoint_seconds=SLOWLY)
+    assert [status.state for status in last] == ["finished", "finished", "failed", "diverged"]
     assert last[2].message.startswith(f"{folder}/config.json: corrupt") and (folder / "config.json").read_text() == "{"
-    (said,) = (news for news in told if news.message and news.config == killed)
+    (said,) = (status for status in told if status.message and status.config == killed)
     assert said.state == "waiting" and "(WorkerCrashedError)" in said.message
     for config in (killed, whole):
         assert numbers(config, tmp_path) == by_itself(config, tmp_path / "alone")
-    trained = [news.config for news in told if news.state == "training"]
+    trained = [status.config for status in told if status.state == "training"]
     order = list(dict.fromkeys(trained))
     assert trained == sorted(trained, key=order.index)  # never two at a time
 
 
-def test_files_come_back_to_a_folder_that_somebody_else_has(cluster: Cluster, tmp_path: Path) -> None:
-    locked, other = configs(seeds=(0,))
-    with open_run(tmp_path, locked) as folder:
-        last = cluster.train_all([locked, other], tmp_path, shared=False)
+def test_a_folder_that_somebody_else_has(cluster: Cluster, tmp_path: Path) -> None:
+    held, other = configs(seeds=(0,))
+    with open_run(tmp_path, held) as folder:
+        last = cluster.train_all([held, other], tmp_path)
         assert not folder.started
-    assert [news.state for news in last] == ["failed", "finished"] and f"process {os.getpid()} on" in last[0].message
+    assert [status.state for status in last] == ["failed", "finished"] and f"process {os.getpid()} on" in last[0].message
 
 
-def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_without_the_storage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def elsewhere(out: Path) -> Iterator[Control]:
+        yield Control(tmp_path / "not" / "here")
+
+    monkeypatch.setattr(cluster_module, "control_folder", elsewhere)
+    (last,) = cluster.train_all(configs()[:1], tmp_path)
+    assert last.state == "failed"
+    assert last.message.endswith(f": does not see {tmp_path}; --out must be on storage that all nodes share")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stop_saves_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     wanted = configs(epochs=400)
-    told: list[News] = []
-    last = cluster.train_all(
-        wanted, tmp_path, 2, on_news=told.append, shared=False, stop=lambda: any(news.epochs >= 1 for news in told)
-    )
-    states = [news.state for news in last]
+    told: list[RunStatus] = []
+    last = cluster.train_all(wanted, tmp_path, 2, on_status=told.append, stop=lambda: any(s.epochs >= 1 for s in told))
+    states = [status.state for status in last]
     assert set(states[:2]) <= {"stopped", "waiting"} and "stopped" in states and states[2:] == ["waiting"] * 2
     stopped = wanted[states.index("stopped")]
     steps = (tmp_path / "digits-mlp" / stopped.name / "steps.jsonl").read_text().splitlines()
-    assert found(stopped, tmp_path).epochs >= 1 and len(steps) < 400 * stopped.steps_per_epoch
+    assert status_of(stopped, tmp_path).epochs >= 1 and len(steps) < 400 * stopped.steps_per_epoch
     with open_run(tmp_path, stopped) as folder:  # nobody else has it, and its checkpoint fits its rows
         history, captured = folder.begin()
         assert history and captured is not None
@@ -165,7 +177,7 @@ def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> 
 
 def run_elsewhere(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "arturo.lab", *words],
+        [sys.executable, "-m", "arturo_lab", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -177,13 +189,13 @@ def test_ctrl_c_of_a_comparison(nodes: Nodes, tmp_path: Path) -> None:
     words = ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--epochs", "5000", "--out", str(tmp_path)]
     process = run_elsewhere(*words, "--ray", nodes.address)
     config = RunConfig.for_task("digits-mlp", "sgd", 0, 5000)
-    while found(config, tmp_path).epochs < 1:
+    while status_of(config, tmp_path).epochs < 1:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130 and "Traceback" not in err, err
-    assert f"arturo: interrupted; to go on: arturo {' '.join(words)} --ray {nodes.address}" in err
+    assert f"arturo: interrupted; to resume: arturo {' '.join(words)} --ray {nodes.address}" in err
     assert read_run(tmp_path / "digits-mlp" / config.name).status == "unfinished"
     with open_run(tmp_path, config) as folder:
         assert folder.started

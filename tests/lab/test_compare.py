@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab import cli, workers
-from arturo.lab.commands.many import shown
-from arturo.lab.config import RunConfig
-from arturo.lab.evidence import Estimate
-from arturo.lab.records import read_runs
-from arturo.lab.run import open_run
+from arturo_lab import cli
+from arturo_lab.commands.many import shown
+from arturo_lab.pool import workers
+from arturo_lab.report.evidence import Estimate
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.run import open_run
 
 COMMAND = [
     "compare",
@@ -47,7 +48,7 @@ def test_writes_everything_and_trains_nothing_twice(
     ]
     assert {record.config["settings"]["lr"] for record in records} == {1.0, 0.05}
     figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    panels = ("", "-accuracy", "-time", "-train-loss")
+    panels = ("", "-result", "-time", "-train-loss")
     assert figures == sorted(f"digits-mlp{panel}.{kind}" for panel in panels for kind in ("png", "pdf"))
     assert all((tmp_path / "figures" / name).stat().st_size > 5_000 for name in figures)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -55,12 +56,10 @@ def test_writes_everything_and_trains_nothing_twice(
     (task,) = summary["tasks"]
     sgd, arturo = task["optimizers"]
     expected = Estimate.of([record.result["test_accuracy"] for record in records[:2]])
-    assert arturo["test_accuracy"] == {
-        "mean": pytest.approx(expected.mean),
-        "doubled_error": pytest.approx(expected.doubled_error),
-    }
-    assert task["seeds"] == [2, 5] and sgd["runs"]["finished"] == 2 and sgd["settings"]["lr"] == 0.05
-    assert f"{100 * expected.mean:.2f} ±" in out and "95 % bootstrap interval" in out
+    assert arturo["test_accuracy"] == pytest.approx(expected.mean)
+    assert arturo["test_accuracy_half_width"] == pytest.approx(expected.half_width)
+    assert task["seeds"] == [2, 5] and sgd["finished"] == 2 and sgd["settings"]["lr"] == 0.05
+    assert f"{100 * expected.mean:.2f} ±" in out and "half of its 95 % t-interval" in out
     assert f"figure: {tmp_path}/figures/digits-mlp.png\npage: {tmp_path}/report.html\n" in out
     assert "SGD" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -68,7 +67,7 @@ def test_writes_everything_and_trains_nothing_twice(
     monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
     assert cli.main([*COMMAND, "--out", str(tmp_path)]) == 0
     again = capsys.readouterr().out
-    assert again.startswith("already there: 4 of 4 runs\n") and out.partition("8x8 digits")[2] in again
+    assert again.startswith("reused: 4 of 4 runs\n") and out.partition("8x8 digits")[2] in again
     assert {path: path.read_bytes() for path in tmp_path.glob("digits-mlp/*/*")} == before
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
@@ -87,7 +86,7 @@ def test_a_failed_run_is_said_and_the_others_are_compared(tmp_path: Path, capsys
     with open_run(tmp_path, RunConfig.for_task("digits-mlp", "adam", 0, 1, subset=96)):
         assert cli.main([*command, "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert err == "arturo: 1 of 2 runs failed; the same command tries again\n"
+    assert err == "arturo: 1 of 2 runs failed; see above for the reasons\n"
     assert "digits-mlp, Adam, seed 0: failed:" in out and "is training here" in out
     assert "1 unfinished" in out and "page:" in out
     assert cli.main([*command, "--out", str(tmp_path)]) == 0

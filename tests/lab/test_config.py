@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import FORMAT, RunConfig
+from arturo_lab.runs.share import Share
 
 CONFIG = RunConfig.for_task("digits-mlp", "sgd")
 
@@ -20,7 +21,7 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"optimizer": "AdamWW"}, "optimizer: unknown name 'AdamWW'; did you mean adamw"),
         (
             {"optimizer": "kfac"},
-            "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, adaarturo, adaarturo-diagonal, arturo",
+            "optimizer: unknown name 'kfac'; known: sgd, adam, adamw, adamw-warmup, adaarturo, adaarturo-diagonal, arturo",
         ),
         ({"seed": -1}, "seed: must be an integer >= 0, got -1"),
         ({"seed": 2**63}, "seed: must be below"),
@@ -29,7 +30,7 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"epochs": True}, "epochs: must be an integer >= 1, got True"),
         ({"batch_size": 2.5}, "batch_size: must be an integer >= 1, got 2.5"),
         ({"subset": 0}, "subset: must be an integer >= 1, got 0"),
-        ({"subset": 1438}, "subset: digits-mlp has 1437 training images, got 1438"),
+        ({"subset": 1438}, "subset: digits-mlp has 1437 training examples, got 1438"),
         ({"threads": 0}, "threads: must be an integer >= 1, got 0"),
         ({"settings": None}, "settings: must be a dict, got None"),
         ({"amp": "bf61"}, "amp: unknown name 'bf61'; did you mean bf16"),
@@ -40,20 +41,24 @@ CONFIG = RunConfig.for_task("digits-mlp", "sgd")
         ({"optimizer": "arturo-hessian", "amp": "bf16"}, "amp: BackPACK, where arturo-hessian gets its diagonal"),
         ({"device": "gpu"}, "device: must be a device of torch such as cpu, cuda or cuda:1, got 'gpu'"),
         ({"device": 1.5}, "device: must be a device"),
+        ({"epochs": 10**20}, "epochs: must be at most 1,000,000, got 100000000000000000000"),
+        ({"threads": 100_000}, "threads: must be at most 1,024, got 100000"),
+        ({"parallel": "dpp"}, "parallel: unknown name 'dpp'; did you mean ddp"),
+        ({"format": 1}, "config: has format 1, this version reads 2"),
     ],
 )
 def test_names_the_key(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
-        replace(CONFIG, **change)  # type: ignore[arg-type]
+        CONFIG.changed(**change)
 
 
 def test_unknown_key() -> None:
     with pytest.raises(TypeError, match="batchsize"):
-        RunConfig(task="digits-mlp", optimizer="sgd", seed=0, epochs=1, batchsize=32)  # type: ignore[call-arg]
+        RunConfig.for_task("digits-mlp", "sgd", batchsize=32)
     with pytest.raises(ConfigError, match=r"^config: unknown name 'batchsize'; did you mean batch_size"):
         RunConfig.from_json(CONFIG.to_json() | {"batchsize": 32})
     with pytest.raises(ConfigError, match=r"^config: lacks seed, settings"):
-        RunConfig.from_json({"task": "digits-mlp", "optimizer": "sgd", "epochs": 1, "batch_size": 1})
+        RunConfig.from_json({"format": FORMAT, "task": "digits-mlp", "optimizer": "sgd", "epochs": 1, "batch_size": 1})
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "arturo-paper", "ivon", "soap"])
@@ -65,8 +70,8 @@ def test_json_keeps_everything(optimizer: str) -> None:
 
 def test_key_is_fixed_and_sees_every_field() -> None:
     # Pinned: stored runs are found by it. A change of a constructor's defaults changes it, as it should.
-    fixed = RunConfig("digits-mlp", "sgd", seed=0, epochs=1, batch_size=32, settings={"lr": 0.1, "betas": [0.9, 0.99]})
-    assert fixed.key == "855f2585"
+    fixed = RunConfig("digits-mlp", "sgd", 0, {"lr": 0.1, "betas": [0.9, 0.99]}, Share(epochs=1, batch_size=32))
+    assert fixed.key == "e404dd06"
     assert fixed.name == f"sgd-seed0-{fixed.key}"
     changes = [
         {"task": "digits-cnn"},
@@ -83,10 +88,19 @@ def test_key_is_fixed_and_sees_every_field() -> None:
         {"fold": "1/8"},
         {"parallel": "fsdp2"},
         {"channels_last": True},
+        {"schedule": "constant"},
+        {"warmup": 0.1},
     ]
-    assert {key for change in changes for key in change} == set(fixed.to_json())
-    keys = {fixed.key} | {replace(fixed, **change).key for change in changes}  # type: ignore[arg-type]
+    assert {key for change in changes for key in change} | {"format"} == set(fixed.to_json())
+    keys = {fixed.key} | {fixed.changed(**change).key for change in changes}
     assert len(keys) == len(changes) + 1
+
+
+def test_a_config_from_before_the_format_number_is_refused() -> None:
+    values = CONFIG.to_json()
+    del values["format"]
+    with pytest.raises(ConfigError, match=r"^config: has format 1, this version reads 2"):
+        RunConfig.from_json(values)
 
 
 def test_an_option_that_is_off_changes_no_key() -> None:

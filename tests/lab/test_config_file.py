@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from arturo.lab import cli
-from arturo.lab.config_file import ConfigFile, read_config_file, write_config_file
-from arturo.lab.records import read_runs
+from arturo_lab import cli
+from arturo_lab.optimizers.config_file import ConfigFile, read_config_file, write_config_file
+from arturo_lab.runs.records import read_runs
 
 FOUND = ConfigFile(
     "sgd", "digits-mlp", epochs=2, batch_size=48, subset=96, settings={"lr": 0.25, "momentum": 0.5}, search={"trials": 3}
@@ -65,7 +65,7 @@ def test_another_task_takes_the_values_alone(tmp_path: Path) -> None:
         ('{"optimizer": "sgd", "settings": 3}', "settings of"),
         ('{"optimizer": "sgd", "settings": {"lrr": 1}}', "set: unknown name 'lrr'; did you mean lr?"),
         ('{"optimizer": "adam"}', "is of adam, got sgd; leave one out"),
-        ('{"optimizer": "sgd", "task": "digits-mlp", "subset": 5000}', "subset: digits-mlp has 1437 training images"),
+        ('{"optimizer": "sgd", "task": "digits-mlp", "subset": 5000}', "subset: digits-mlp has 1437 training examples"),
     ],
 )
 def test_mistakes(content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,17 +12,17 @@ import torch
 from torch import nn
 from torch.func import functional_call, hessian
 
-from arturo.lab import data
-from arturo.lab.config import RunConfig
-from arturo.lab.curvature import diagonal_in_backward, extend, with_exact_diagonal, with_spatial_average
-from arturo.lab.errors import ConfigError
-from arturo.lab.optimizers import OPTIMIZERS, peer
-from arturo.lab.resnet import resnet18
-from arturo.lab.run import open_run
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import train
+from arturo_lab.data import loading
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers.catalog import OPTIMIZERS, peer
+from arturo_lab.optimizers.curvature import diagonal_in_backward, extend, with_exact_diagonal, with_spatial_average
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.resnet import resnet18
+from arturo_lab.training.train import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 def config(optimizer: str, task: str = "digits-cnn", epochs: int = 1, subset: int = 64) -> RunConfig:

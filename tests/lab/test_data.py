@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from arturo.lab import data
-from arturo.lab.datasets import DATA, FASHION_MNIST_FILES
-from arturo.lab.errors import ConfigError, DataError, DataNotFound
+from arturo_lab.data import loading
+from arturo_lab.data.sources import DATA, FASHION_MNIST_FILES
+from arturo_lab.errors import ConfigError, DataError, DataNotFound
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -22,13 +22,13 @@ def idx_bytes(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("gz", [False, True])
 def test_idx_round_trip(nowhere: Path, fashion_mnist, gz: bool) -> None:
     fashion_mnist.write(nowhere, gz)
-    loaded = data.load("fashion-mnist", nowhere)
+    loaded = loading.load("fashion-mnist", nowhere)
     assert loaded.name == "fashion-mnist" and loaded.num_classes == 10
-    assert loaded.train_images.dtype == torch.uint8 and loaded.train_labels.dtype == torch.int64
-    np.testing.assert_array_equal(loaded.train_images.numpy(), fashion_mnist.train_images[:, None])
-    np.testing.assert_array_equal(loaded.train_labels.numpy(), fashion_mnist.train_labels)
-    np.testing.assert_array_equal(loaded.test_images.numpy(), fashion_mnist.test_images[:, None])
-    np.testing.assert_array_equal(loaded.test_labels.numpy(), fashion_mnist.test_labels)
+    assert loaded.train_inputs.dtype == torch.uint8 and loaded.train_targets.dtype == torch.int64
+    np.testing.assert_array_equal(loaded.train_inputs.numpy(), fashion_mnist.train_images[:, None])
+    np.testing.assert_array_equal(loaded.train_targets.numpy(), fashion_mnist.train_labels)
+    np.testing.assert_array_equal(loaded.test_inputs.numpy(), fashion_mnist.test_images[:, None])
+    np.testing.assert_array_equal(loaded.test_targets.numpy(), fashion_mnist.test_labels)
 
 
 @pytest.mark.parametrize("place", ["env", "env/fashion-mnist", "debian", "given/fashion-mnist"])
@@ -36,14 +36,14 @@ def test_places_searched(nowhere: Path, fashion_mnist, monkeypatch: pytest.Monke
     monkeypatch.setenv("ARTURO_DATA", str(nowhere / "env"))
     (nowhere / "given").mkdir()
     fashion_mnist.write(nowhere / place)
-    assert len(data.load("fashion-mnist", str(nowhere / "given")).train_labels) == 7
+    assert len(loading.load("fashion-mnist", str(nowhere / "given")).train_targets) == 7
 
 
 def test_data_dir_comes_first(nowhere: Path, fashion_mnist) -> None:
     fashion_mnist.write(nowhere / "debian")
     fashion_mnist.write(nowhere / "given")
     (nowhere / "given" / FASHION_MNIST_FILES[3]).write_bytes(idx_bytes(np.array([9, 9, 9], dtype=np.uint8)))
-    assert data.load("fashion-mnist", nowhere / "given").test_labels.tolist() == [9, 9, 9]
+    assert loading.load("fashion-mnist", nowhere / "given").test_targets.tolist() == [9, 9, 9]
 
 
 def test_missing_files_say_where_and_how(nowhere: Path, fashion_mnist, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_missing_files_say_where_and_how(nowhere: Path, fashion_mnist, monkeypat
     fashion_mnist.write(nowhere / "given")
     (nowhere / "given" / FASHION_MNIST_FILES[2]).unlink()
     with pytest.raises(DataNotFound) as error:
-        data.load("fashion-mnist", nowhere / "given")
+        loading.load("fashion-mnist", nowhere / "given")
     message = str(error.value)
     for expected in ("given: lacks t10k-images-idx3-ubyte", "env/fashion-mnist", "debian"):
         assert expected in message
@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_there_is_not_passed_over(nowhere: Path, fashion_mn
     fashion_mnist.write(nowhere / "elsewhere")
     monkeypatch.setenv("ARTURO_DATA", str(nowhere / "elsewhere"))
     with pytest.raises(ConfigError, match=r"^data-dir: .*/typo is not there"):
-        data.load("fashion-mnist", nowhere / "typo")
+        loading.load("fashion-mnist", nowhere / "typo")
 
 
 def test_truncated_file_names_file_and_bytes(nowhere: Path, fashion_mnist) -> None:
@@ -71,7 +71,7 @@ def test_truncated_file_names_file_and_bytes(nowhere: Path, fashion_mnist) -> No
     path.write_bytes(path.read_bytes()[:-100])
     expected = 16 + 7 * 28 * 28
     with pytest.raises(DataError, match=rf"train-images.*expected {expected} bytes.*found {expected - 100}"):
-        data.load("fashion-mnist", nowhere)
+        loading.load("fashion-mnist", nowhere)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_corrupt_labels(nowhere: Path, fashion_mnist, content: bytes, message: s
     fashion_mnist.write(nowhere)
     (nowhere / FASHION_MNIST_FILES[3]).write_bytes(content)
     with pytest.raises(DataError, match=rf"(?s)t10k-labels.*{message}"):
-        data.load("fashion-mnist", nowhere)
+        loading.load("fashion-mnist", nowhere)
 
 
 @pytest.mark.parametrize("damage", ["cut", "checksum", "not gzip"])
@@ -102,7 +102,7 @@ def test_corrupt_gzip(nowhere: Path, fashion_mnist, damage: str) -> None:
         raw[-6] ^= 0xFF
     path.write_bytes({"cut": raw[: len(raw) // 2], "checksum": raw, "not gzip": b"hello"}[damage])
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: truncated or corrupt gzip"):
-        data.load("fashion-mnist", nowhere)
+        loading.load("fashion-mnist", nowhere)
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -118,18 +118,18 @@ def test_cifar_archive(nowhere: Path, cifar) -> None:
 
 def check_cifar(cifar, folder: Path) -> None:
     name = cifar.folder.removesuffix("-batches-py").removesuffix("-python").replace("-", "")
-    loaded = data.load(name, folder)
+    loaded = loading.load(name, folder)
     *train, test = cifar.batches.values()
     assert loaded.num_classes == int(name.removeprefix("cifar"))
-    assert loaded.train_images.dtype == torch.uint8 and loaded.train_labels.dtype == torch.int64
+    assert loaded.train_inputs.dtype == torch.uint8 and loaded.train_targets.dtype == torch.int64
     rows = np.concatenate([batch[b"data"] for batch in train])
-    assert loaded.train_images.shape == (len(rows), 3, 32, 32)
+    assert loaded.train_inputs.shape == (len(rows), 3, 32, 32)
     # a row is the red plane, then green, then blue, each line by line
-    assert loaded.train_images[1, 2, 3, 4] == rows[1, 2 * 1024 + 3 * 32 + 4]
-    np.testing.assert_array_equal(loaded.train_images.flatten(1).numpy(), rows)
-    assert loaded.train_labels.tolist() == [label for batch in train for label in batch[cifar.labels_key]]
-    np.testing.assert_array_equal(loaded.test_images.flatten(1).numpy(), test[b"data"])
-    assert loaded.test_labels.tolist() == test[cifar.labels_key]
+    assert loaded.train_inputs[1, 2, 3, 4] == rows[1, 2 * 1024 + 3 * 32 + 4]
+    np.testing.assert_array_equal(loaded.train_inputs.flatten(1).numpy(), rows)
+    assert loaded.train_targets.tolist() == [label for batch in train for label in batch[cifar.labels_key]]
+    np.testing.assert_array_equal(loaded.test_inputs.flatten(1).numpy(), test[b"data"])
+    assert loaded.test_targets.tolist() == test[cifar.labels_key]
 
 
 def test_cifar_as_python_2_wrote_it(nowhere: Path, cifar10) -> None:
@@ -150,20 +150,20 @@ def test_cifar_as_python_2_wrote_it(nowhere: Path, cifar10) -> None:
 
 def test_cifar_prefers_the_folder_and_takes_the_archive_if_the_folder_is_incomplete(nowhere: Path, cifar10) -> None:
     archive = cifar10.write_archive(nowhere)
-    assert data.find("cifar10", nowhere)[0] == archive
+    assert loading.find("cifar10", nowhere)[0] == archive
     folder = cifar10.write(nowhere)
-    assert data.find("cifar10", nowhere)[0] == folder
+    assert loading.find("cifar10", nowhere)[0] == folder
     (folder / "data_batch_3").unlink()
-    place, searched = data.find("cifar10", nowhere)
+    place, searched = loading.find("cifar10", nowhere)
     assert place == archive and searched == [f"{folder}: lacks data_batch_3"]
-    assert data.find("cifar10", archive)[0] == archive  # named directly
+    assert loading.find("cifar10", archive)[0] == archive  # named directly
     check_cifar(cifar10, nowhere)
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "cifar100"])
 def test_missing_data_names_the_commands_and_the_cache(nowhere: Path, name: str) -> None:
     with pytest.raises(DataNotFound) as error:
-        data.load(name)
+        loading.load(name)
     assert f"  arturo fetch {name}\n" in str(error.value) and "--mirror" in str(error.value)
     assert str(nowhere / "cache" / "arturo") in str(error.value)
 
@@ -201,7 +201,7 @@ def test_corrupt_or_hostile_batch(nowhere: Path, cifar10, content: bytes, messag
     folder = cifar10.write(nowhere)
     (folder / "data_batch_4").write_bytes(content)
     with pytest.raises(DataError, match=rf"cifar-10-batches-py/data_batch_4: .*{message}"):
-        data.load("cifar10", nowhere)
+        loading.load("cifar10", nowhere)
 
 
 def test_truncated_batch(nowhere: Path, cifar10) -> None:
@@ -210,7 +210,7 @@ def test_truncated_batch(nowhere: Path, cifar10) -> None:
     for length in range(0, len(raw), 997):
         path.write_bytes(raw[:length])
         with pytest.raises(DataError, match="test_batch: truncated or corrupt pickle"):
-            data.load("cifar10", nowhere)
+            loading.load("cifar10", nowhere)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "not an archive"])
@@ -221,52 +221,52 @@ def test_corrupt_archive(nowhere: Path, cifar10, damage: str) -> None:
         raw[len(raw) // 2] ^= 0x10  # noise hardly compresses: one pixel changes, and only the checksum knows
     archive.write_bytes({"cut": raw[: len(raw) // 2], "flip": raw, "not an archive": b"<html>moved</html>"}[damage])
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: truncated or corrupt archive"):
-        data.load("cifar10", nowhere)
+        loading.load("cifar10", nowhere)
 
 
 def test_archive_without_a_batch(nowhere: Path, cifar10) -> None:
     cifar10.write_archive(nowhere, leave_out="data_batch_2")
     with pytest.raises(DataError, match=r"lacks cifar-10-batches-py/data_batch_2"):
-        data.load("cifar10", nowhere)
+        loading.load("cifar10", nowhere)
 
 
 def test_unknown_name() -> None:
     with pytest.raises(ConfigError, match=r"^data: unknown name 'cifar-10'; did you mean cifar10"):
-        data.load("cifar-10")
+        loading.load("cifar-10")
 
 
 def test_subset_is_fixed_nested_and_keeps_the_test_set() -> None:
-    digits = data.load("digits")
+    digits = loading.load("digits")
     small, large = digits.subset(100), digits.subset(300)
-    assert torch.equal(large.train_images[:100], small.train_images) and torch.equal(small.test_images, digits.test_images)
-    assert small.train_labels[:10].tolist() == [3, 8, 4, 8, 7, 5, 5, 2, 9, 7]  # pinned: stored results depend on it
+    assert torch.equal(large.train_inputs[:100], small.train_inputs) and torch.equal(small.test_inputs, digits.test_inputs)
+    assert small.train_targets[:10].tolist() == [3, 8, 4, 8, 7, 5, 5, 2, 9, 7]  # pinned: stored results depend on it
     assert digits.subset(None) is digits
     everything = digits.subset(1437)
-    assert sorted(everything.train_labels.tolist()) == sorted(digits.train_labels.tolist())
+    assert sorted(everything.train_targets.tolist()) == sorted(digits.train_targets.tolist())
     for n in (0, -1, 1438):
-        with pytest.raises(ConfigError, match=rf"^subset: digits has 1437 training images, got {n}"):
+        with pytest.raises(ConfigError, match=rf"^subset: digits has 1437 training examples, got {n}"):
             digits.subset(n)
 
 
 def test_entries_know_their_size() -> None:
-    assert DATA["digits"].train_images == len(data.load("digits").train_labels)
+    assert DATA["digits"].examples == len(loading.load("digits").train_targets)
 
 
 def test_digits_shapes_and_range() -> None:
-    digits = data.load("digits")
-    assert digits.train_images.shape == (1437, 1, 8, 8) and digits.test_images.shape == (360, 1, 8, 8)
-    assert digits.train_images.dtype == torch.uint8 and digits.train_labels.dtype == torch.int64
-    assert digits.train_images.min() == 0 and digits.train_images.max() == 255
-    counts = torch.bincount(digits.test_labels, minlength=10)
+    digits = loading.load("digits")
+    assert digits.train_inputs.shape == (1437, 1, 8, 8) and digits.test_inputs.shape == (360, 1, 8, 8)
+    assert digits.train_inputs.dtype == torch.uint8 and digits.train_targets.dtype == torch.int64
+    assert digits.train_inputs.min() == 0 and digits.train_inputs.max() == 255
+    counts = torch.bincount(digits.test_targets, minlength=10)
     assert counts.min() >= 35 and counts.max() <= 37  # a fifth of 174 to 183
 
 
 def test_digits_split_is_deterministic_and_disjoint() -> None:
-    first, second = data.load("digits"), data.load("digits")
-    assert torch.equal(first.train_images, second.train_images) and torch.equal(first.test_labels, second.test_labels)
+    first, second = loading.load("digits"), loading.load("digits")
+    assert torch.equal(first.train_inputs, second.train_inputs) and torch.equal(first.test_targets, second.test_targets)
     # Pinned: a split that moves silently would make stored results incomparable.
-    assert first.test_labels[:12].tolist() == [9, 2, 5, 7, 6, 9, 7, 3, 3, 3, 4, 6]
-    together = torch.cat([first.train_images, first.test_images]).flatten(1)
+    assert first.test_targets[:12].tolist() == [9, 2, 5, 7, 6, 9, 7, 3, 3, 3, 4, 6]
+    together = torch.cat([first.train_inputs, first.test_inputs]).flatten(1)
     rows = {row.numpy().tobytes() for row in together}
     assert len(rows) == 1797  # all images of the data set differ, so none is on both sides and none is lost
 
@@ -283,13 +283,13 @@ REAL = {  # mean and standard deviation of the training pixels, by channel, in [
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_data(name: str) -> None:
-    if data.find(name)[0] is None:
+    if loading.find(name)[0] is None:
         pytest.skip(f"{name} is not here")
-    loaded = data.load(name)
-    assert len(loaded.train_labels) == DATA[name].train_images and len(loaded.test_labels) == 10_000
-    for labels in (loaded.train_labels, loaded.test_labels):
+    loaded = loading.load(name)
+    assert len(loaded.train_targets) == DATA[name].examples and len(loaded.test_targets) == 10_000
+    for labels in (loaded.train_targets, loaded.test_targets):
         counts = torch.bincount(labels)
         assert len(counts) == DATA[name].num_classes and counts.unique().numel() == 1  # balanced
     for channel, (mean, std) in enumerate(zip(*REAL[name], strict=True)):
-        pixels = loaded.train_images[:, channel].float() / 255
+        pixels = loaded.train_inputs[:, channel].float() / 255
         assert pixels.mean().item() == pytest.approx(mean, abs=2e-4) and pixels.std().item() == pytest.approx(std, abs=2e-4)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from arturo import Arturo
-from arturo.lab.descent import BUILD, SETTINGS, STEPS, Descent, descend
-from arturo.lab.landscapes import LANDSCAPES
-from arturo.lab.registry import ConfigError
-from arturo.lab.tasks import cosine
+from arturo_lab.registry import ConfigError
+from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, Descent, descend
+from arturo_lab.show.landscapes import LANDSCAPES
+from arturo_lab.tasks.schedules import cosine
 
 GRID = Path(__file__).resolve().parents[2] / "results" / "show" / "grid.json"
 

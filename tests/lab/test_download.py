@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arturo.lab import data, download
-from arturo.lab.datasets import DATA
-from arturo.lab.download import RemoteFile
-from arturo.lab.errors import ConfigError, DownloadError
-from arturo.lab.lock import locked
+from arturo_lab.data import download, loading
+from arturo_lab.data.download import RemoteFile
+from arturo_lab.data.sources import DATA
+from arturo_lab.errors import ConfigError, DownloadError
+from arturo_lab.runs.lock import locked
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 
@@ -215,20 +215,20 @@ def publish(server: Server, monkeypatch: pytest.MonkeyPatch, name: str, files: d
 
 def test_fetch_cifar_to_the_cache(server: Server, nowhere: Path, monkeypatch: pytest.MonkeyPatch, cifar10) -> None:
     publish(server, monkeypatch, "cifar10", {cifar10.archive: cifar10.write_archive(nowhere / "origin").read_bytes()})
-    place = data.fetch("cifar10", mirror=server.url)
+    place = loading.fetch("cifar10", mirror=server.url)
     assert place == nowhere / "cache" / "arturo" / "cifar-10-python.tar.gz"
-    assert len(data.load("cifar10").train_labels) == 20
-    assert data.fetch("cifar10", mirror=server.url) == place and len(server.asked) == 1
+    assert len(loading.load("cifar10").train_targets) == 20
+    assert loading.fetch("cifar10", mirror=server.url) == place and len(server.asked) == 1
 
 
 def test_fetch_fashion_mnist_to_a_folder(server: Server, nowhere: Path, monkeypatch: pytest.MonkeyPatch, fashion_mnist) -> None:
     fashion_mnist.write(nowhere / "origin", gz=True)
     publish(server, monkeypatch, "fashion-mnist", {path.name: path.read_bytes() for path in (nowhere / "origin").iterdir()})
     seen: dict[str, int] = {}
-    place = data.fetch("fashion-mnist", nowhere / "mine", server.url, lambda file, done: seen.update({file.name: done}))
+    place = loading.fetch("fashion-mnist", nowhere / "mine", server.url, lambda file, done: seen.update({file.name: done}))
     assert place == nowhere / "mine" / "fashion-mnist"
     assert seen == {name: len(content) for name, content in server.files.items() if name != "file.bin"}
-    assert len(data.load("fashion-mnist", nowhere / "mine").train_labels) == 7
+    assert len(loading.load("fashion-mnist", nowhere / "mine").train_targets) == 7
 
 
 def test_fetch_to_a_folder_though_it_is_elsewhere(
@@ -236,13 +236,13 @@ def test_fetch_to_a_folder_though_it_is_elsewhere(
 ) -> None:
     fashion_mnist.write(nowhere / "debian", gz=True)
     publish(server, monkeypatch, "fashion-mnist", {path.name: path.read_bytes() for path in (nowhere / "debian").iterdir()})
-    assert data.fetch("fashion-mnist", mirror=server.url) == nowhere / "debian" and server.asked == []
-    assert data.fetch("fashion-mnist", nowhere / "mine", server.url) == nowhere / "mine" / "fashion-mnist"
+    assert loading.fetch("fashion-mnist", mirror=server.url) == nowhere / "debian" and server.asked == []
+    assert loading.fetch("fashion-mnist", nowhere / "mine", server.url) == nowhere / "mine" / "fashion-mnist"
     assert len(server.asked) == 4
 
 
 def test_official_files_are_pinned() -> None:
-    files = [file for entry in DATA.values() for file in entry.files]
+    files = {file for entry in DATA.values() for file in entry.files}
     assert len(files) == 6
     assert all(file.url.startswith("https://") and len(bytes.fromhex(file.sha256)) == 32 for file in files)
     assert sum(file.size for file in files) == 26_421_880 + 29_515 + 4_422_102 + 5_148 + 170_498_071 + 169_001_437

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from arturo import Arturo
-from arturo.lab import cli, data
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import RunError
-from arturo.lab.fixed_eta import multipliers
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.prediction import prediction_error
-from arturo.lab.settings import as_arguments
-from arturo.lab.train import train
+from arturo_lab import cli
+from arturo_lab.data import loading
+from arturo_lab.errors import RunError
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.optimizers.fixed_eta import multipliers
+from arturo_lab.optimizers.settings import as_arguments
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training.prediction import prediction_error
+from arturo_lab.training.train import train
 
 
 def written(folder: Path, etas: list[float | None]) -> Path:
@@ -71,7 +72,7 @@ def test_prediction_error_by_hand(surrogate: str) -> None:
 
 def test_every_step_of_ours_says_how_well_it_predicted() -> None:
     steps, epochs = [], []
-    digits = data.load("digits")
+    digits = loading.load("digits")
     train(RunConfig.for_task("digits-mlp", "arturo", epochs=2, subset=96), digits, epochs.append, steps.append)
     assert [step.prediction_error is None for step in steps] == [True] + 5 * [False]
     assert epochs[1].prediction_error == pytest.approx(sum(step.prediction_error for step in steps[3:]) / 3)

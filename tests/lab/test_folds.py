@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
-from arturo.lab import data, train
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.folds import Fold
+from arturo_lab.data import loading
+from arturo_lab.data.folds import Fold
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 @pytest.mark.parametrize("parts", [2, 5, 8])
 def test_each_image_is_held_out_once(parts: int) -> None:
-    masks = torch.stack([Fold(k, parts).held_out(DIGITS.train_labels) for k in range(1, parts + 1)])
+    masks = torch.stack([Fold(k, parts).held_out(DIGITS.train_targets) for k in range(1, parts + 1)])
     assert (masks.sum(dim=0) == 1).all()
     for k, mask in enumerate(masks, start=1):
         assert len(mask) - mask.sum() == Fold(k, parts).training_images(len(mask))
-        counts = torch.bincount(DIGITS.train_labels[mask], minlength=10)
-        expected = torch.bincount(DIGITS.train_labels, minlength=10) / parts
+        counts = torch.bincount(DIGITS.train_targets[mask], minlength=10)
+        expected = torch.bincount(DIGITS.train_targets, minlength=10) / parts
         assert (counts - expected).abs().max() <= 1  # every class in its share
 
 
@@ -35,10 +35,10 @@ def test_parts_do_not_follow_the_order_of_the_images() -> None:
 
 def test_fold_leaves_the_test_images_behind() -> None:
     fold = DIGITS.fold("2/8")
-    seen = {bytes(image.numpy()) for image in torch.cat([fold.train_images, fold.test_images])}
-    test = {bytes(image.numpy()) for image in DIGITS.test_images}
+    seen = {bytes(image.numpy()) for image in torch.cat([fold.train_inputs, fold.test_inputs])}
+    test = {bytes(image.numpy()) for image in DIGITS.test_inputs}
     assert test.isdisjoint(seen)
-    assert len(fold.train_labels) + len(fold.test_labels) == len(DIGITS.train_labels)
+    assert len(fold.train_targets) + len(fold.test_targets) == len(DIGITS.train_targets)
     assert DIGITS.fold(None) is DIGITS
 
 
@@ -49,14 +49,14 @@ def test_bad_folds(fold: object) -> None:
 
 
 def test_more_parts_than_images() -> None:
-    with pytest.raises(ConfigError, match=r"^fold: 4 training images cannot be 5 parts"):
+    with pytest.raises(ConfigError, match=r"^fold: 4 training examples cannot be 5 parts"):
         RunConfig.for_task("digits-mlp", "sgd", subset=4, fold="1/5")
 
 
 def test_fold_is_part_of_the_config_and_its_absence_is_not() -> None:
     plain = RunConfig.for_task("digits-mlp", "sgd")
-    first = replace(plain, fold="1/8")
-    assert len({plain.key, first.key, replace(plain, fold="2/8").key}) == 3
+    first = plain.changed(fold="1/8")
+    assert len({plain.key, first.key, plain.changed(fold="2/8").key}) == 3
     assert "fold" not in plain.identity() and first.identity()["fold"] == "1/8"
     assert RunConfig.from_json(json.loads(json.dumps(first.to_json()))) == first
 
@@ -67,6 +67,6 @@ def test_optimizers_that_count_images_count_those_of_the_fold() -> None:
 
 def test_training_on_a_fold_is_training_on_its_images() -> None:
     config = RunConfig.for_task("digits-mlp", "sgd", epochs=1, subset=96)
-    by_hand = train.train(replace(config, subset=None), DIGITS.subset(96).fold("3/4"))
-    (by_config,) = train.train(replace(config, fold="3/4"), DIGITS)
+    by_hand = train.train(config.changed(subset=None), DIGITS.subset(96).fold("3/4"))
+    (by_config,) = train.train(config.changed(fold="3/4"), DIGITS)
     assert (by_config.train_loss, by_config.test_accuracy) == (by_hand[0].train_loss, by_hand[0].test_accuracy)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arturo.lab.landscapes import LANDSCAPES, TILT, beale, quadratic, rosenbrock
-from arturo.lab.registry import ConfigError
+from arturo_lab.registry import ConfigError
+from arturo_lab.show.landscapes import LANDSCAPES, TILT, beale, quadratic, rosenbrock
 
 coordinate = st.floats(-4, 4)
 

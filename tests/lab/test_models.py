@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from arturo.lab import models
+from arturo_lab.tasks import models
 
 SMALL = {
     models.digits_mlp: ((1, 8, 8), 26_122),

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from arturo.lab.optimizers import OPTIMIZERS
-from arturo.lab.palette import STYLES, style
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.report.palette import STYLES, style
 
 MAIN = ("sgd", "adam", "adamw", "arturo", "arturo-paper")  # the paper's table: one hue each
 

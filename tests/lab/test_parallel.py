@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from arturo.lab.cli import main
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.parallel import Processes
+from arturo_lab.cli import main
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training.parallel import Processes
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ["train", "digits-mlp", "--epochs", "2", "--subset", "100"]
@@ -27,7 +27,7 @@ def test_an_unknown_way_is_refused():
 
 def test_no_torchrun_is_said(tmp_path, capsys):
     assert main([*COMMAND, "--parallel", "ddp", "--out", str(tmp_path)]) == 2
-    assert "torchrun --nproc-per-node 2 -m arturo.lab train TASK --parallel ddp" in capsys.readouterr().err
+    assert "torchrun --nproc-per-node 2 -m arturo_lab train TASK --parallel ddp" in capsys.readouterr().err
 
 
 def test_torchrun_without_a_way_is_said(tmp_path, capsys, monkeypatch):
@@ -53,7 +53,7 @@ def test_torchrun(tmp_path, capfd):
     """One heading, one folder, and the result of one process."""
     assert main([*COMMAND, "--out", str(tmp_path / "one")]) == 0
     expected = capfd.readouterr().out
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "arturo.lab"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "arturo_lab"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     command = [*torchrun, *COMMAND, "--out", str(tmp_path / "two"), "--parallel", "fsdp2"]
     said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arturo.lab.errors import ConfigError
-from arturo.lab.plan import parse_overrides, parse_seeds, plan
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 
 
 def test_seeds_are_paired_and_whole_pairs_come_first() -> None:
@@ -16,7 +16,9 @@ def test_seeds_are_paired_and_whole_pairs_come_first() -> None:
         ("digits-mlp", 1, "sgd"),
         ("digits-mlp", 1, "arturo"),
     ]
-    assert {(c.epochs, c.subset, c.threads, c.batch_size) for c in configs} == {(3, 64, 1, 32)} and len(configs) == 8
+    assert {(c.epochs, c.share.subset, c.machine.threads, c.batch_size) for c in configs} == {(3, 64, 1, 32)} and len(
+        configs
+    ) == 8
 
 
 def test_overrides_reach_their_optimizer_alone() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from arturo.lab.resnet import ResNet, resnet18, resnet34
+from arturo_lab.tasks.resnet import ResNet, resnet18, resnet34
 
 # sha256 over the "key shape" lines of torchvision 0.29's own state dicts
 NAMES = {

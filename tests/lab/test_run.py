@@ -19,17 +19,20 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from arturo.lab import atomic, curvature, data, models, run
-from arturo.lab.augment import Pixels
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import RunError
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.records import RecordError, read_run
-from arturo.lab.run import open_run
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import evaluate, train
+from arturo_lab.data import loading
+from arturo_lab.data.augment import Pixels
+from arturo_lab.errors import RunError
+from arturo_lab.optimizers import curvature
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.runs import atomic, run
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import RecordError, read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks import models
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.train import evaluate, train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 # The noisy task has a batch norm, for which there is no exact diagonal; tests/lab/test_curvature.py resumes those without.
 ANY = [name for name, entry in OPTIMIZERS.items() if entry.instrument is not curvature.extend]
 
@@ -41,7 +44,7 @@ def _noisy_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Dropout(0.1), models.digits_mlp(), nn.BatchNorm1d(10))
 
-    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, pixels=Pixels(crop="zero", flip=True)))
+    monkeypatch.setitem(TASKS, "noisy", replace(TASKS["digits-mlp"], model=model, inputs=Pixels(crop="zero", flip=True)))
 
 
 def config(optimizer: str = "sgd", epochs: int = 3, subset: int = 96, **options: Any) -> RunConfig:
@@ -99,6 +102,7 @@ def test_files_and_keys(tmp_path: Path) -> None:
     last = record.rows[-1]
     assert record.result == {
         "status": "finished",
+        "metric": {"name": "test_accuracy", "unit": "fraction", "better": "higher", "value": last["test_accuracy"]},
         "test_accuracy": last["test_accuracy"],
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],
@@ -136,7 +140,8 @@ def test_weights_in_the_checkpoint_give_the_result(optimizer: str, tmp_path: Pat
     model = TASKS["noisy"].model()
     model.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True)["model"])
     result = read_run(folder).result
-    assert evaluate(model, DIGITS.test_images, DIGITS.test_labels) == (result["test_loss"], result["test_accuracy"])
+    measured = evaluate(model, DIGITS.test_inputs, DIGITS.test_targets, TASKS["digits-mlp"])
+    assert measured == {"loss": result["test_loss"], "accuracy": result["test_accuracy"]}
 
 
 # Death and what comes after
@@ -225,7 +230,7 @@ def test_checkpoints_by_time_change_nothing(tmp_path: Path, monkeypatch: pytest.
 KILLER = """
 import os, pathlib, signal, sys, time
 import sklearn.datasets, torch._dynamo  # slow to import: once, not in every child
-from arturo.lab import cli
+from arturo_lab import cli
 
 command = "train digits-mlp --epochs 4 --subset 320 --checkpoint-seconds 0.001".split()
 command += ["--optimizer", sys.argv[2], "--out"]
@@ -329,12 +334,12 @@ def test_another_process_is_training_here(tmp_path: Path) -> None:
 def test_lock_of_a_dead_process_does_not_block(tmp_path: Path) -> None:
     code = f"""
 import pathlib, time
-from arturo.lab.lock import locked
+from arturo_lab.runs.lock import locked
 with locked(pathlib.Path({str(tmp_path / ".lock")!r})):
     print("locked", flush=True)
     time.sleep(600)
 """
-    from arturo.lab.lock import Locked, locked
+    from arturo_lab.runs.lock import Locked, locked
 
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "locked\n"
@@ -391,7 +396,7 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
     torch.save({**captured, "config": "01234567"}, path)
     refused(interrupted, r"checkpoint\.pt: belongs to the config 01234567")
     torch.save({**captured, "format": 99}, path)
-    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 1")
+    refused(interrupted, r"checkpoint\.pt: has format 99, this version reads 2")
 
 
 @pytest.mark.parametrize(
@@ -405,7 +410,8 @@ def test_checkpoint_of_another_config_or_format(interrupted: Path) -> None:
         ("steps.jsonl", b"{\n" * 100_000, "line 1 is corrupt"),
         ("config.json", b"{", "corrupt"),
         ("config.json", b"[]", "must be an object, got list"),
-        ("config.json", b"{}", "lacks task, optimizer"),
+        ("config.json", b"{}", "has format 1, this version reads 2; nothing was changed. Repair it, or remove the folder"),
+        ("config.json", b'{"format": 2}', "lacks task, optimizer"),
         ("config.json", None, r"has no config\.json"),
         ("environment.json", b"{", "corrupt"),
         ("result.json", b"{", "corrupt"),
@@ -425,7 +431,7 @@ def test_epochs_without_a_checkpoint(tmp_path: Path) -> None:
     folder = go(tmp_path, config())
     (folder / "checkpoint.pt").unlink()
     (folder / "result.json").unlink()
-    refused(folder, r"has epochs and no checkpoint\.pt to go on from")
+    refused(folder, r"has epochs and no checkpoint\.pt to resume from")
 
 
 def test_folder_of_another_config(interrupted: Path) -> None:
@@ -462,9 +468,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             go(out, config(), stop=lambda: True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target, name, full)
-            with pytest.raises(
-                RunError, match=r"cannot write [\w.]+ \(No space left on device\); what was saved before is whole"
-            ):
+            with pytest.raises(RunError, match=r"cannot write [\w.]+ \(No space left on device\); earlier files are intact"):
                 go(out, config())
         assert outcome(go(out, config())) == expected
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arturo.lab import cli, show
-from arturo.lab.animation import frame_steps
-from arturo.lab.descent import SETTINGS, Descent, TrustRegion, descend
-from arturo.lab.landscapes import LANDSCAPES
-from arturo.lab.registry import ConfigError
-from arturo.lab.step_figure import around, better_than_gradient, step_figure, telling_step
+from arturo_lab import cli
+from arturo_lab.registry import ConfigError
+from arturo_lab.show import show
+from arturo_lab.show.animation import frame_steps
+from arturo_lab.show.descent import SETTINGS, Descent, TrustRegion, descend
+from arturo_lab.show.landscapes import LANDSCAPES
+from arturo_lab.show.step_figure import around, better_than_gradient, step_figure, telling_step
 
 BEALE = LANDSCAPES["beale"]
 

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from arturo.lab import data, models
-from arturo.lab.augment import PLAIN, Pixels
-from arturo.lab.config import RunConfig
-from arturo.lab.epoch import EpochMetrics, StepMetrics
-from arturo.lab.errors import ConfigError
-from arturo.lab.optimizers import OPTIMIZERS, OptimizerEntry
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import evaluate, refresh_norms, train
+from arturo_lab.data import loading
+from arturo_lab.data.augment import PLAIN, Pixels
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks import models
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.epoch import EpochMetrics, StepMetrics
+from arturo_lab.training.train import evaluate, refresh_norms, train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 def run(optimizer: str, seed: int = 0, epochs: int = 1, task: str = "digits-mlp", **options) -> list[EpochMetrics]:
@@ -73,7 +74,7 @@ def test_paired_seeds_see_the_same_batches_crops_and_dropout(monkeypatch: pytest
     frozen = {"a": OptimizerEntry("a", "", lambda: SGD, {"lr": 0.0}), "b": OptimizerEntry("b", "", lambda: AdamW, {"lr": 0.0})}
     for name, entry in frozen.items():
         monkeypatch.setitem(OPTIMIZERS, name, entry)
-    task = replace(TASKS["digits-mlp"], model=with_dropout, pixels=Pixels(crop="zero", flip=True))
+    task = replace(TASKS["digits-mlp"], model=with_dropout, inputs=Pixels(crop="zero", flip=True))
     monkeypatch.setitem(TASKS, "with-dropout", task)
     assert run("a", 3, 2, "with-dropout") == run("b", 3, 2, "with-dropout")
     assert run("a", 3, 1, "with-dropout") != run("a", 4, 1, "with-dropout")
@@ -102,10 +103,11 @@ def test_schedule_falls_from_full_to_nearly_zero(monkeypatch: pytest.MonkeyPatch
 
 def test_evaluate_is_the_whole_test_set_in_eval_mode() -> None:
     model = nn.Sequential(models.digits_mlp(), nn.Dropout(0.9))
-    loss, accuracy = evaluate(model, DIGITS.test_images, DIGITS.test_labels)
-    logits = model[0](DIGITS.test_images / 255)
-    assert loss == pytest.approx(nn.functional.cross_entropy(logits, DIGITS.test_labels).item(), rel=1e-6)
-    assert accuracy == (logits.argmax(1) == DIGITS.test_labels).double().mean().item()
+    measured = evaluate(model, DIGITS.test_inputs, DIGITS.test_targets, TASKS["digits-mlp"])
+    loss, accuracy = measured["loss"], measured["accuracy"]
+    logits = model[0](DIGITS.test_inputs / 255)
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, DIGITS.test_targets).item(), rel=1e-6)
+    assert accuracy == (logits.argmax(1) == DIGITS.test_targets).double().mean().item()
 
 
 def test_leaves_random_state_and_threads_alone() -> None:
@@ -121,7 +123,7 @@ def test_a_lone_image_is_refused_where_norms_need_several(
 ) -> None:
     normed = replace(TASKS["digits-mlp"], model=lambda: nn.Sequential(models.digits_mlp(), nn.BatchNorm1d(10)))
     monkeypatch.setitem(TASKS, "normed", normed)
-    with pytest.raises(ConfigError, match=rf"^batch_size: {subset} images in batches of {batch_size} leave one alone"):
+    with pytest.raises(ConfigError, match=rf"^batch_size: {subset} examples in batches of {batch_size} leave one alone"):
         run("sgd", task="normed", subset=subset, batch_size=batch_size)
     assert run("sgd", task="digits-mlp", subset=subset, batch_size=batch_size)  # without norms it may be
 
@@ -132,7 +134,7 @@ def test_norms_see_the_weights_under_test() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3))
     norm = model[2]
     norm.running_mean.fill_(1e3)
-    images = DIGITS.train_images[:640]
+    images = DIGITS.train_inputs[:640]
     refresh_norms(model, PLAIN, images.split(16) * 5)
     expected = model[1](images.flatten(1) / 255)
     torch.testing.assert_close(norm.running_mean, expected.mean(0), rtol=0.2, atol=0.1)
@@ -191,7 +193,7 @@ def test_threads_and_devices() -> None:
     train(config, DIGITS, on_step=lambda step: counts.append(torch.get_num_threads()))
     assert counts == [2]
     with pytest.raises(ConfigError, match=r"^device: cuda:99 is not available here"):
-        train(replace(config, device="cuda:99"), DIGITS)
+        train(config.changed(device="cuda:99"), DIGITS)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

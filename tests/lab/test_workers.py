@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from arturo.lab import data, workers
-from arturo.lab.board import News, found
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import RunError
-from arturo.lab.plan import plan
-from arturo.lab.records import read_run
-from arturo.lab.run import open_run
-from arturo.lab.train import train
-from arturo.lab.workers import train_all
+from arturo_lab.data import loading
+from arturo_lab.errors import RunError
+from arturo_lab.pool import workers
+from arturo_lab.pool.status import RunStatus, status_of
+from arturo_lab.pool.workers import train_all
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.plan import plan
+from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.training.train import train
 
-DIGITS = data.load("digits")
+DIGITS = loading.load("digits")
 
 
 def configs(epochs: int = 2, seeds: tuple[int, ...] = (0, 1), **options: Any) -> list[RunConfig]:
@@ -50,22 +51,22 @@ def files(out: Path) -> dict[Path, bytes]:
 
 
 def test_two_at_once_then_nothing_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[News] = []
-    last = train_all(configs(), tmp_path, jobs=2, on_news=told.append)
-    assert [(news.config, news.state, news.epochs, news.reused) for news in last] == [
+    told: list[RunStatus] = []
+    last = train_all(configs(), tmp_path, jobs=2, on_status=told.append)
+    assert [(status.config, status.state, status.epochs, status.reused) for status in last] == [
         (config, "finished", 2.0, False) for config in configs()
     ]
-    assert [news.state for news in told[:4]] == ["waiting"] * 4
-    assert {news.epochs for news in told if news.config == configs()[0]} >= {0.0, 1.0, 2.0}
+    assert [status.state for status in told[:4]] == ["waiting"] * 4
+    assert {status.epochs for status in told if status.config == configs()[0]} >= {0.0, 1.0, 2.0}
     assert len(multiprocessing.active_children()) == 0
-    for config, news in zip(configs(), last, strict=True):
+    for config, status in zip(configs(), last, strict=True):
         rows = numbers(config, tmp_path)
-        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == news.accuracy
+        assert rows == by_itself(config, tmp_path / "alone") and rows[-1]["test_accuracy"] == status.value
 
     before = files(tmp_path)
     monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing was left to train"))
     again = train_all(configs(), tmp_path, jobs=2)
-    assert [(news.state, news.reused, news.accuracy) for news in again] == [("finished", True, n.accuracy) for n in last]
+    assert [(status.state, status.reused, status.value) for status in again] == [("finished", True, n.value) for n in last]
     assert files(tmp_path) == before
 
 
@@ -80,7 +81,7 @@ def test_interrupted_diverged_locked_and_broken_runs_side_by_side(tmp_path: Path
     (folder / "config.json").write_text("{")
     (wild,) = plan(["digits-mlp"], ["sgd"], [0], 2, subset=96, overrides={"sgd": {"lr": 1e25}})
     with open_run(tmp_path, locked):
-        last = {news.config: news for news in train_all([locked, broken, wild, half, whole], tmp_path)}
+        last = {status.config: status for status in train_all([locked, broken, wild, half, whole], tmp_path)}
     assert last[locked].state == "failed" and f"process {os.getpid()} on" in last[locked].message
     assert last[broken].state == "failed" and last[broken].message.startswith(f"{folder}/config.json: corrupt")
     assert last[wild].state == "diverged" and read_run(tmp_path / "digits-mlp" / wild.name).status == "diverged"
@@ -98,46 +99,47 @@ def kill_child(*_: Any) -> None:
 
 def test_killed_worker_is_replaced_once(tmp_path: Path) -> None:
     config, other = configs(epochs=40, seeds=(0,))
-    told: list[News] = []
+    told: list[RunStatus] = []
     kills = [1]
 
-    def on_news(news: News) -> None:
-        told.append(news)
-        if news.config == config and news.state == "training" and news.epochs >= 1 and kills:
+    def on_status(status: RunStatus) -> None:
+        told.append(status)
+        if status.config == config and status.state == "training" and status.epochs >= 1 and kills:
             kills.pop()
             kill_child()
 
-    last = train_all([config, other], tmp_path, on_news=on_news)
-    assert [news.state for news in last] == ["finished", "finished"]
-    (said,) = (news for news in told if news.message)
+    last = train_all([config, other], tmp_path, on_status=on_status)
+    assert [status.state for status in last] == ["finished", "finished"]
+    (said,) = (status for status in told if status.message)
     assert said.config == config and said.state == "waiting"
-    assert said.message == "its process was killed by signal 9; going on from its last checkpoint in another one"
+    assert said.message == "its process was killed by signal 9; another worker resumes it from its last checkpoint"
     assert numbers(config, tmp_path) == by_itself(config, tmp_path / "alone")
 
 
 def test_killed_twice_is_given_up_and_can_go_on(tmp_path: Path) -> None:
     config, other = configs(epochs=40, seeds=(0,))
 
-    def on_news(news: News) -> None:
-        if news.config == config and news.state == "training" and news.epochs >= 1:
+    def on_status(status: RunStatus) -> None:
+        if status.config == config and status.state == "training" and status.epochs >= 1:
             kill_child()
 
-    last = train_all([config, other], tmp_path, on_news=on_news)
-    assert [news.state for news in last] == ["failed", "finished"]
-    assert last[0].message.startswith("its process was killed by signal 9; 2 times; the same command goes on")
-    assert found(config, tmp_path).state == "waiting" and found(config, tmp_path).epochs >= 1
+    last = train_all([config, other], tmp_path, on_status=on_status)
+    assert [status.state for status in last] == ["failed", "finished"]
+    again = "2 times; run the same command again to resume from its last checkpoint"
+    assert last[0].message == f"its process was killed by signal 9; {again}"
+    assert status_of(config, tmp_path).state == "waiting" and status_of(config, tmp_path).epochs >= 1
     assert train_all([config], tmp_path)[0].state == "finished"
     assert numbers(config, tmp_path) == by_itself(config, tmp_path / "alone")
 
 
 def test_stop_saves_and_the_next_call_goes_on(tmp_path: Path) -> None:
     wanted = configs(epochs=40, seeds=(0,))
-    told: list[News] = []
-    last = train_all(wanted, tmp_path, on_news=told.append, stop=lambda: any(news.epochs >= 1 for news in told))
-    assert [news.state for news in last] == ["stopped", "waiting"] and 1 <= last[0].epochs < 40
+    told: list[RunStatus] = []
+    last = train_all(wanted, tmp_path, on_status=told.append, stop=lambda: any(status.epochs >= 1 for status in told))
+    assert [status.state for status in last] == ["stopped", "waiting"] and 1 <= last[0].epochs < 40
     folder = tmp_path / "digits-mlp" / wanted[0].name
     assert (folder / "checkpoint.pt").exists() and not (tmp_path / "digits-mlp" / wanted[1].name).exists()
-    assert [news.state for news in train_all(wanted, tmp_path)] == ["finished"] * 2
+    assert [status.state for status in train_all(wanted, tmp_path)] == ["finished"] * 2
     assert numbers(wanted[0], tmp_path) == by_itself(wanted[0], tmp_path / "alone")
 
 
@@ -145,14 +147,14 @@ def started(out: Path) -> tuple[subprocess.Popen[str], RunConfig]:
     """A real comparison in a process group of its own, as a shell starts it, past its first epoch."""
     command = ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--epochs", "5000", "--out", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "arturo.lab", *command],
+        [sys.executable, "-m", "arturo_lab", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     config = RunConfig.for_task("digits-mlp", "sgd", 0, 5000)
-    while found(config, out).epochs < 1:
+    while status_of(config, out).epochs < 1:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     return process, config
@@ -164,7 +166,7 @@ def test_ctrl_c_reaches_all_processes_and_leaves_a_run_to_go_on_with(tmp_path: P
     _, err = process.communicate()
     assert process.returncode == 130 and "Traceback" not in err, err
     assert (
-        f"arturo: interrupted; to go on: arturo compare digits-mlp --optimizers sgd --seeds 1 --epochs 5000 --out {tmp_path}"
+        f"arturo: interrupted; to resume: arturo compare digits-mlp --optimizers sgd --seeds 1 --epochs 5000 --out {tmp_path}"
         in err
     )
     record = read_run(tmp_path / "digits-mlp" / config.name)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from arturo.lab.records import number, read_runs
-from arturo.lab.registry import ConfigError
+from arturo_lab.registry import ConfigError
+from arturo_lab.runs.records import number, read_runs
 
 
 def test_reads_what_was_written(make_run, tmp_path: Path) -> None:

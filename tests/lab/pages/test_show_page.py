@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from arturo.lab import show
-from arturo.lab.landscapes import LANDSCAPES
+from arturo_lab.show import show
+from arturo_lab.show.landscapes import LANDSCAPES
 
 
 @pytest.fixture(scope="module")

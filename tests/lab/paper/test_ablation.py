@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from arturo.lab.paper.artefacts import ARTEFACTS
-from arturo.lab.paper.deviations import deviations
-from arturo.lab.paper.scales import SCALES
-from arturo.lab.records import read_runs
-from arturo.lab.sections import sections
+from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.deviations import deviations
+from arturo_lab.paper.scales import SCALES
+from arturo_lab.report.sections import sections
+from arturo_lab.runs.records import read_runs
 
 
 def test_what_the_trust_region_did_and_how_well_the_model_predicted(make_run, tmp_path: Path) -> None:
@@ -20,13 +20,13 @@ def test_what_the_trust_region_did_and_how_well_the_model_predicted(make_run, tm
         run = make_run(tmp_path, "arturo-fixed-eta", seed, task="fmnist-cnn", final=fixed)
         (run / "steps.jsonl").write_text(json.dumps({"step": 1, "kl": 0.01, "bound": 0.2}) + "\n")
     content = ARTEFACTS["trust-region-ablation"].make(sections(read_runs(tmp_path)[0]))
-    rows = {row[1]: row for row in content.rows}
-    task, _, accuracy, p, _, region, error, runs = rows["arTuRO"]
-    assert (task, accuracy, p, runs) == ("fmnist-cnn", "**92.00 ± 2.00**", "best", "2")
+    rows = {row[1].text: [cell.text for cell in row] for row in content.table.rows}
+    task, _, accuracy, difference, _, region, error, runs = rows["arTuRO"]
+    assert (task, accuracy, difference, runs) == ("fmnist-cnn", "92.00 ± 2.00", "reference", "2")
     assert region == "1.00 · 1.00 · 1.00" and error == "1.50 · 2.50 · 3.50"
-    assert rows["arTuRO (fixed η)"][5:7] == ("0.0500 · 0.0500 · 0.0500", "-")
-    entry = next(entry for entry in content.data if entry["optimizer"] == "arturo")
-    assert entry["kl_over_bound"] == [1.0, 1.0, 1.0] and entry["prediction_error"] == [1.5, 2.5, 3.5]
+    assert rows["arTuRO (fixed η)"][3:7] == ["−11.00 ± 0.00", "0.0386", "0.0500 · 0.0500 · 0.0500", "-"]
+    entry = next(entry for entry in content.table.records() if entry["optimizer"] == "arturo")
+    assert entry["kl_over_bound_shares"] == [1.0, 1.0, 1.0] and entry["prediction_error_shares"] == [1.5, 2.5, 3.5]
     assert content.figure is not None
 
 
@@ -40,7 +40,10 @@ def test_the_papers_rows_and_ours(make_run) -> None:
         "arturo-adam",
     }
     assert {"arturo", "arturo-hessian", "adam", "adahessian", "adahessian-hessian"} < {c.optimizer for c in right}
-    assert {(c.task, c.epochs, c.subset) for c in left + right} == {("fmnist-cnn", 120, None), ("fmnist-small-cnn", 120, None)}
+    assert {(c.task, c.epochs, c.share.subset) for c in left + right} == {
+        ("fmnist-cnn", 120, None),
+        ("fmnist-small-cnn", 120, None),
+    }
     by_name = {c.optimizer: c for c in left if c.task == "fmnist-cnn"}
     assert by_name["arturo-fixed-eta"].settings == {**by_name["arturo"].settings, "eta": 1.0861}
     said = deviations(right)

@@ -10,11 +10,11 @@ from optuna import create_study
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from arturo.lab.tuning.importance import importances
-from arturo.lab.tuning.outcome import Row, best_after, best_so_far, read_rows, spread, winner, write_rows
-from arturo.lab.tuning.pruner import FoldPruner, hopeless
-from arturo.lab.tuning.spaces import space
-from arturo.lab.tuning.study import quiet
+from arturo_lab.tuning.importance import importances
+from arturo_lab.tuning.outcome import Row, best_after, best_so_far, read_rows, spread, winner, write_rows
+from arturo_lab.tuning.pruner import FoldPruner, hopeless
+from arturo_lab.tuning.spaces import space
+from arturo_lab.tuning.study import quiet
 
 
 def rows(*scores: float, study: int = 0, state: str = "complete") -> list[Row]:

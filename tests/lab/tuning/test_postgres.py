@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from arturo.lab import cli
-from arturo.lab.tuning.outcome import read_rows
-from arturo.lab.tuning.protocols import Search
-from arturo.lab.tuning.study import open_storage
+from arturo_lab import cli
+from arturo_lab.runs.share import Share
+from arturo_lab.tuning.outcome import read_rows
+from arturo_lab.tuning.protocols import Search
+from arturo_lab.tuning.study import open_storage
 
 TRIALS = 4
 SEARCH = shlex.split("digits-mlp --optimizer sgd --protocol fair --folds 2 --epochs 40 --subset 96 --studies 1 --no-prune")
@@ -65,13 +66,13 @@ def server() -> Iterator[str]:
 
 def test_two_workers_and_a_death(server: str, tmp_path: Path) -> None:
     def worker(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "arturo.lab", "tune", *SEARCH, "--trials", str(TRIALS), "--worker", "--heartbeat", "1"]
+        command = [sys.executable, "-m", "arturo_lab", "tune", *SEARCH, "--trials", str(TRIALS), "--worker", "--heartbeat", "1"]
         out = str(tmp_path / f"{name}.json")
         return subprocess.Popen([*command, "--storage", server, "--out", out], stdout=subprocess.PIPE, text=True)
 
     first, second = worker("first"), worker("second")
     with open_storage(server, heartbeat=1) as storage:
-        study = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, 40, 32, 96))
+        study = storage.study(Search("digits-mlp", "sgd", "fair", 2, 1, Share(40, 32, 96)))
 
         def trials_of(process: subprocess.Popen[str], state: TrialState) -> list[str]:
             """The slots of a worker's trials."""

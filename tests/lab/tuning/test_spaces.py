@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from arturo.lab import tuned
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.tuning.protocols import PROTOCOLS, Search
-from arturo.lab.tuning.spaces import SPACES, Dimension, space
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers import tuned
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.machine import Machine
+from arturo_lab.runs.share import Share
+from arturo_lab.tuning.protocols import PROTOCOLS, Search
+from arturo_lab.tuning.spaces import SPACES, Dimension, space
 
 FOUND = {"sgd": tuned.SGD, "adam": tuned.ADAM, "adamw": tuned.ADAMW, "arturo": tuned.ARTURO}
 ALL = [(protocol, optimizer) for protocol, spaces in SPACES.items() for optimizer in spaces]
@@ -87,13 +89,13 @@ def test_paper_protocol_is_the_papers() -> None:
     ("change", "message"),
     [
         (
-            {"optimizer": "ivon"},
-            r"^optimizer: ivon has no search space under --protocol fair; sgd, adam, adamw, adaarturo, adaarturo-diagonal",
+            {"optimizer": "arturo-ggn"},
+            r"^optimizer: arturo-ggn has no search space under --protocol fair; sgd, adam, adamw",
         ),
         ({"optimizer": "adm"}, r"^optimizer: unknown name 'adm'"),
         ({"folds": 1}, r"^folds: must be an integer >= 2, got 1"),
         ({"seeds": 0}, r"^seeds: must be an integer >= 1, got 0"),
-        ({"epochs": 0}, r"^epochs: must be an integer >= 1, got 0"),
+        ({"share": Share(1, 32, subset=5000)}, r"^subset: digits-mlp has 1437 training examples, got 5000"),
         ({"protocol": "unfair"}, r"^protocol: unknown name 'unfair'; did you mean fair"),
     ],
 )
@@ -104,26 +106,30 @@ def test_bad_searches(change: dict, message: str) -> None:
         "protocol": "fair",
         "folds": 2,
         "seeds": 1,
-        "epochs": 1,
-        "batch_size": 32,
+        "share": Share(1, 32),
     }
     with pytest.raises(ConfigError, match=message):
         Search(**{**values, **change})  # type: ignore[arg-type]
 
 
 def test_options_of_the_machine_reach_the_trainings() -> None:
-    plain = Search("digits-mlp", "sgd", "fair", 2, 1, 1, 32)
-    other = replace(plain, amp="bf16", channels_last=True, threads=2)
+    plain = Search("digits-mlp", "sgd", "fair", 2, 1, Share(1, 32))
+    other = replace(plain, machine=Machine(amp="bf16", channels_last=True, threads=2))
     (config,) = other.configs({}, fold=1)
-    assert (config.amp, config.channels_last, config.compile, config.threads) == ("bf16", True, False, 2)
-    assert not {"amp", "compile", "channels_last"} & plain.identity().keys()  # studies of before they were there go on
+    assert (config.machine.amp, config.machine.channels_last, config.machine.compile, config.machine.threads) == (
+        "bf16",
+        True,
+        False,
+        2,
+    )
+    assert not {"amp", "compile", "channels_last"} & plain.identity().keys()  # an option that is off makes no other study
     assert other.identity()["amp"] == "bf16" and "compile" not in other.identity()
 
 
 def test_studies_share_folds_and_no_seed() -> None:
     def runs(study: int) -> set[tuple[str | None, int]]:
-        search = Search("digits-mlp", "sgd", "fair", 3, 2, 1, 32, study=study)
-        return {(config.fold, config.seed) for fold in (1, 2, 3) for config in search.configs({}, fold)}
+        search = Search("digits-mlp", "sgd", "fair", 3, 2, Share(1, 32), study=study)
+        return {(config.share.fold, config.seed) for fold in (1, 2, 3) for config in search.configs({}, fold)}
 
     assert len(runs(0)) == 6 and runs(0).isdisjoint(runs(1))
     assert {fold for fold, _ in runs(0)} == {fold for fold, _ in runs(1)} == {"1/3", "2/3", "3/3"}

@@ -14,17 +14,18 @@ from optuna.trial import TrialState
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from arturo.lab.board import News
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError, RunError
-from arturo.lab.tuning import trial
-from arturo.lab.tuning.outcome import Row
-from arturo.lab.tuning.protocols import Search
-from arturo.lab.tuning.search import work
-from arturo.lab.tuning.study import counted, fill, open_storage, slot_values
-from arturo.lab.tuning.trial import Judged
+from arturo_lab.errors import ConfigError, RunError
+from arturo_lab.pool.status import RunStatus
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.share import Share
+from arturo_lab.tuning import trial
+from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.protocols import Search
+from arturo_lab.tuning.search import work
+from arturo_lab.tuning.study import counted, fill, open_storage, slot_values
+from arturo_lab.tuning.trial import Judged
 
-SEARCH = Search("digits-mlp", "sgd", "fair", folds=2, seeds=1, epochs=1, batch_size=32)
+SEARCH = Search("digits-mlp", "sgd", "fair", folds=2, seeds=1, share=Share(1, 32))
 TRIALS = 2
 
 
@@ -34,7 +35,7 @@ class Died(BaseException):
 
 def trainer(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
     """A score that follows from the configuration and the fold alone."""
-    return [Judged(1 / (1 + float(c.settings["lr"])) - 0.01 * int(c.fold[0]), diverged=False) for c in configs]  # type: ignore
+    return [Judged(1 / (1 + float(c.settings["lr"])) - 0.01 * int(c.share.fold[0]), diverged=False) for c in configs]  # type: ignore
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_more_trials_later_and_no_more_when_done(empty: Path, tmp_path: Path) ->
 def test_another_search_under_the_same_name(empty: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(empty, tmp_path))
     search(path, trials=1)
-    other = Search("digits-mlp", "sgd", "fair", folds=3, seeds=1, epochs=1, batch_size=32)
+    other = Search("digits-mlp", "sgd", "fair", folds=3, seeds=1, share=Share(1, 32))
     with pytest.raises(ConfigError, match=r"^storage: .* \(folds is 2 there and 3 here\)"):
         search(path, search=other)
 
@@ -135,7 +136,7 @@ def test_a_worker_taken_for_dead_cannot_tell(empty: Path, tmp_path: Path) -> Non
     with open_storage(f"sqlite:///{path}", heartbeat=1) as storage:
 
         def slow(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
-            trained.append(str(configs[0].fold))
+            trained.append(str(configs[0].share.fold))
             if len(trained) == 1:  # somebody else fails our trial meanwhile
                 (running,) = storage.study(SEARCH).get_trials(deepcopy=False, states=(TrialState.RUNNING,))
                 storage.fail(running._trial_id)
@@ -152,7 +153,7 @@ def test_diverged_is_worst_and_costs_one_fold(empty: Path, tmp_path: Path) -> No
     folds: list[str] = []
 
     def wild(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
-        folds.append(str(configs[0].fold))
+        folds.append(str(configs[0].share.fold))
         return [Judged(0.1, diverged=len(folds) == 1)]
 
     rows = search(path, trials=2, trainer=wild)
@@ -165,10 +166,10 @@ def test_several_folds_at_once(empty: Path, tmp_path: Path) -> None:
     asked: list[list[str | None]] = []
 
     def watched(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
-        asked.append([config.fold for config in configs])
+        asked.append([config.share.fold for config in configs])
         return trainer(configs, out)
 
-    three = Search("digits-mlp", "sgd", "fair", folds=3, seeds=1, epochs=1, batch_size=32)
+    three = Search("digits-mlp", "sgd", "fair", folds=3, seeds=1, share=Share(1, 32))
     (row,) = search(path, trials=1, search=three, trainer=watched, at_once=2)
     assert asked == [["1/3", "2/3"], ["3/3"]] and len(row.scores) == 3
 
@@ -182,10 +183,10 @@ def test_how_many_folds_at_once_decides_nothing(at_once: int, empty: Path, tmp_p
     def made_up(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
         trials.append(float(configs[0].settings["lr"]))  # type: ignore[arg-type]
         which = "first" if trials[0] == trials[-1] else "second"
-        folds = [int(str(c.fold)[0]) for c in configs]
+        folds = [int(str(c.share.fold)[0]) for c in configs]
         return [Judged(accuracy[which][fold - 1], diverged=which == "second" and fold == 2) for fold in folds]
 
-    five = Search("digits-mlp", "sgd", "fair", folds=5, seeds=1, epochs=1, batch_size=32)
+    five = Search("digits-mlp", "sgd", "fair", folds=5, seeds=1, share=Share(1, 32))
     with open_storage(f"sqlite:///{shutil.copy(empty, tmp_path)}", heartbeat=1) as storage:
         rows = work(storage, five, 2, made_up, tmp_path, prune=True, at_once=at_once)
     assert [(row.state, row.scores) for row in rows] == [("complete", accuracy["first"]), ("pruned", (0.3,))]
@@ -202,12 +203,12 @@ def test_what_was_quasi_random_stays_so(empty: Path, tmp_path: Path) -> None:
 def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)
     with pytest.raises(error):
-        trial.training(lambda *_, **__: [News(config, state, message="why")], 2, None, lambda: False)([config], tmp_path)
+        trial.training(lambda *_, **__: [RunStatus(config, state, message="why")], 2, None, lambda: False)([config], tmp_path)
 
 
 def test_runs_in_other_processes(tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)
-    ends = iter([News(config, "finished", 1.0, accuracy=0.75), News(config, "diverged", 1.0)])
+    ends = iter([RunStatus(config, "finished", 1.0, value=0.75), RunStatus(config, "diverged", 1.0)])
     train = trial.training(lambda configs, *_, **__: [next(ends) for _ in configs], 2, None, lambda: False)
     assert train([config] * 2, tmp_path) == [Judged(0.75, False), Judged(0.0, True)]
 
@@ -216,18 +217,18 @@ def test_quasi_random_first_and_the_same_shares_for_all() -> None:
     values = slot_values(SEARCH, 9, {"cross digits-cnn": {"lr": 0.1}})
     assert list(values) == [*map(str, range(9)), "cross digits-cnn"]
     assert [bool(point) for point in values.values()] == [True] * 3 + [False] * 6 + [True]
-    other = Search("digits-mlp", "arturo", "fair", 2, 1, 1, 32)
+    other = Search("digits-mlp", "arturo", "fair", 2, 1, Share(1, 32))
     for slot, point in list(slot_values(other, 9, {}).items())[:3]:
         shares = [d.share(point[d.name]) for d in other.space.dimensions]
         assert shares == pytest.approx([d.share(values[slot][d.name]) for d in SEARCH.space.dimensions])
-    again = Search("digits-mlp", "sgd", "fair", 2, 1, 1, 32, study=1)
+    again = Search("digits-mlp", "sgd", "fair", 2, 1, Share(1, 32), study=1)
     assert slot_values(again, 9, {})["0"] != values["0"]
-    assert not any(slot_values(Search("digits-mlp", "sgd", "paper", 2, 1, 1, 32), 9, {}).values())
+    assert not any(slot_values(Search("digits-mlp", "sgd", "paper", 2, 1, Share(1, 32)), 9, {}).values())
 
 
 def test_paper_search_with_a_gaussian_process(empty: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(empty, tmp_path))
-    rows = search(path, trials=14, search=Search("digits-mlp", "sgd", "paper", 2, 1, 1, 32))
+    rows = search(path, trials=14, search=Search("digits-mlp", "sgd", "paper", 2, 1, Share(1, 32)))
     late = statistics.fmean(row.score for row in rows[11:])
     assert late > statistics.fmean(row.score for row in rows[:10])  # it has learnt that a small lr scores high
 

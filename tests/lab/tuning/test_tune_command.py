@@ -16,15 +16,18 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from arturo.lab import cli, data, train
-from arturo.lab.commands import tune as tune_command
-from arturo.lab.config_file import ConfigFile, read_config_file, write_config_file
-from arturo.lab.paper.scales import SCALES
-from arturo.lab.tuning import spaces
-from arturo.lab.tuning.outcome import read_rows
-from arturo.lab.tuning.protocols import Search
-from arturo.lab.tuning.result import winners_elsewhere
-from arturo.lab.tuning.spaces import Dimension, Space
+from arturo_lab import cli
+from arturo_lab.commands import tune as tune_command
+from arturo_lab.data import loading
+from arturo_lab.optimizers.config_file import ConfigFile, read_config_file, write_config_file
+from arturo_lab.paper.scales import SCALES
+from arturo_lab.runs.share import Share
+from arturo_lab.training import train
+from arturo_lab.tuning import spaces
+from arturo_lab.tuning.outcome import read_rows
+from arturo_lab.tuning.protocols import Search
+from arturo_lab.tuning.result import winners_elsewhere
+from arturo_lab.tuning.spaces import Dimension, Space
 
 SMALL = shlex.split("tune digits-mlp --optimizer sgd --protocol fair --trials 3 --folds 2 --epochs 1 --subset 96 --studies 1")
 
@@ -40,8 +43,8 @@ def shown(image: Tensor) -> bytes:
 
 def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is evaluated while it searches is a training image; the test set is seen for the winner alone."""
-    digits = data.load("digits")
-    training, test = set(map(shown, digits.train_images)), set(map(shown, digits.test_images))
+    digits = loading.load("digits")
+    training, test = set(map(shown, digits.train_inputs)), set(map(shown, digits.test_inputs))
     assert training.isdisjoint(test)
     looks: list[bool] = []
     real = train.evaluate
@@ -54,7 +57,7 @@ def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 
     monkeypatch.setattr(train, "evaluate", watched)
     file = tune(tmp_path / "sgd.json", "--no-prune", "--test-seeds", "2")
-    assert looks == [False] * 6 + [True] * 2  # 3 trials of 2 folds, then 2 seeds, one epoch each
+    assert looks == [False] * 7 + [True] * 2  # when planning, 3 trials of 2 folds, then 2 seeds, one epoch each
 
     out = capsys.readouterr().out
     rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
@@ -75,7 +78,7 @@ def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert looks == [] and read_config_file(file).search["test"] == found.search["test"]
 
     assert cli.main(["train", "digits-mlp", "--config", str(file), "--out", str(tmp_path / "runs")]) == 0
-    assert f"{found.search['test']['accuracies'][0]:.2%}" in capsys.readouterr().out  # the same training
+    assert f"{found.search['test']['values'][0]:.2%}" in capsys.readouterr().out  # the same training
 
 
 def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +90,11 @@ def test_another_winner_is_not_tested_again(tmp_path: Path, capsys: pytest.Captu
     for _ in range(2):  # for good, not once
         capsys.readouterr()
         tune(file, "--trials", "1")
-        assert "the test set was looked at before" in (out := capsys.readouterr().out) and "test accuracy" not in out
-        assert read_config_file(file).search["test"]["accuracies"] == tested["accuracies"]
+        assert (
+            "the test set has been used for an earlier winner" in (out := capsys.readouterr().out)
+            and "test accuracy" not in out
+        )
+        assert read_config_file(file).search["test"]["values"] == tested["values"]
         assert list((tmp_path / "sgd" / "test").rglob("config.json")) == folders
     assert cli.main(["tune-report", str(file), "--out", str(tmp_path)]) == 0
     assert "| of an earlier winner |" in (tmp_path / "tuning.md").read_text()
@@ -144,7 +150,7 @@ def test_divergence_does_not_stop_the_search(
 
 
 def test_killed_and_gone_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "arturo.lab", *SMALL, "--epochs", "10", "--test-seeds", "0", "--no-prune"]
+    command = [sys.executable, "-m", "arturo_lab", *SMALL, "--epochs", "10", "--test-seeds", "0", "--no-prune"]
     process = subprocess.Popen([*command, "--out", str(tmp_path / "sgd.json")], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -175,7 +181,7 @@ def test_ctrl_c_frees_the_trial_and_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(train, "evaluate", interrupting)
         assert cli.main(command) == 130
-    assert f"the same command goes on: arturo {' '.join(command)}" in capfd.readouterr().err
+    assert f"to resume: arturo {' '.join(command)}" in capfd.readouterr().err
     assert cli.main(command) == 0
     assert len(read_rows(tmp_path / "sgd" / "trials.jsonl")) == 3
 
@@ -189,11 +195,11 @@ def test_ctrl_c_frees_the_trial_and_says_how_to_go_on(
         ("--studies 0", "studies: must be an integer >= 1, got 0"),
         ("--test-seeds -1", "test-seeds: must be an integer >= 0, got -1"),
         ("--heartbeat 0", "heartbeat: must be an integer >= 1, got 0"),
-        ("--optimizer soap", "optimizer: soap has no search space under --protocol fair"),
+        ("--optimizer arturo-ggn", "optimizer: arturo-ggn has no search space under --protocol fair"),
         ("--protocol far", "protocol: unknown name 'far'; did you mean fair"),
         ("--out found", "out: must be the name of a file that ends with .json, got found"),
         ("--out found.txt", "out: must be the name of a file that ends with .json, got found.txt"),
-        ("--cross none.json", "config: cannot read none.json"),
+        ("--cross none.json", "cross: none.json does not exist; name what `arturo tune --out` wrote"),
         ("--dashboard", "dashboard: needs optuna-dashboard; to install it: pip install optuna-dashboard"),
     ],
 )
@@ -224,13 +230,14 @@ def test_the_laboratory_does_without_optuna() -> None:
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.split(".")[0] != "optuna", path
-                assert not name.startswith("arturo.lab.tuning") or name.split(".")[-1] in ("protocols", "spaces"), path
+                assert not name.startswith("arturo_lab.tuning") or name.split(".")[-1] in ("protocols", "spaces"), path
 
 
 def test_scale_is_that_of_reproduce() -> None:
-    def lengths(words: str) -> tuple[int, int | None]:
-        (search,) = tune_command.searches(cli.parser().parse_args(words.split()))
-        return search.epochs, search.subset
+    def lengths(words: str) -> tuple[int | None, int | None]:
+        _, options = cli.parse(words.split())
+        (search,) = tune_command.searches(options)
+        return search.share.epochs, search.share.subset
 
     share = SCALES["cpu"].tasks["fmnist-cnn"]
     assert lengths("tune fmnist-cnn") == (120, None)
@@ -274,7 +281,7 @@ def test_cross_must_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_another_winner_elsewhere_is_judged_anew(tmp_path: Path) -> None:
-    search = Search("digits-mlp", "sgd", "fair", 2, 1, 1, 32)
+    search = Search("digits-mlp", "sgd", "fair", 2, 1, Share(1, 32))
     slots = []
     for lr in (0.1, 0.2, 0.1):
         params = {"lr": lr, "1-momentum": 0.1, "weight_decay": 1e-4}

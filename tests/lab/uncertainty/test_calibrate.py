@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 from arturo import Arturo
-from arturo.lab import cli, data
-from arturo.lab.config import RunConfig
-from arturo.lab.errors import ConfigError
-from arturo.lab.run import open_run
-from arturo.lab.tasks import TASKS
-from arturo.lab.train import train
-from arturo.lab.uncertainty import methods
-from arturo.lab.uncertainty.images import Images, Trained, Work, fitted
-from arturo.lab.uncertainty.methods import METHODS
+from arturo_lab import cli
+from arturo_lab.data import loading
+from arturo_lab.errors import ConfigError
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.train import train
+from arturo_lab.uncertainty import methods
+from arturo_lab.uncertainty.images import Images, Trained, Work, fitted
+from arturo_lab.uncertainty.methods import METHODS
 
 EPOCHS = 30
 WORK = Work(6, 4, 40, (0.01, 1.0), (10.0, 1000.0), seed=0)
@@ -32,7 +33,7 @@ def thin_mlp() -> nn.Sequential:
 
 @pytest.fixture(scope="module")
 def images() -> Images:
-    digits = data.load("digits")
+    digits = loading.load("digits")
     return Images.split(digits, 300, 100, 100, digits)
 
 
@@ -51,7 +52,7 @@ def trained(out: Path, monkeypatch: pytest.MonkeyPatch):
         for config in configs:
             with open_run(out, config) as run:
                 if run.result is None:
-                    train(config, data.load("digits"), run=run)
+                    train(config, loading.load("digits"), run=run)
         return [Trained.load(config, out) for config in configs]
 
     return make
@@ -107,14 +108,14 @@ def test_ivon_draws_as_its_package_does(trained, images: Images, monkeypatch: py
 
 def test_images_are_split_and_fitted() -> None:
     """Held-out images follow those trained on in the fixed order; nothing is in both."""
-    digits = data.load("digits")
+    digits = loading.load("digits")
     found = Images.split(digits, 200, 50, None, None)
-    assert torch.equal(found.train_images, digits.subset(200).train_images)
-    assert torch.equal(torch.cat([found.train_images, found.held_out_images]), digits.subset(250).train_images)
+    assert torch.equal(found.train_images, digits.subset(200).train_inputs)
+    assert torch.equal(torch.cat([found.train_images, found.held_out_images]), digits.subset(250).train_inputs)
     assert found.elsewhere is None and len(found.test_labels) == 360
-    assert fitted(digits.test_images[:3], (1, 28, 28)).shape == (3, 1, 28, 28)
+    assert fitted(digits.test_inputs[:3], (1, 28, 28)).shape == (3, 1, 28, 28)
     with pytest.raises(ConfigError, match="1 channels do not fit a network for 3"):
-        fitted(digits.test_images, (3, 32, 32))
+        fitted(digits.test_inputs, (3, 32, 32))
 
 
 def test_the_command_goes_on_and_repeats(

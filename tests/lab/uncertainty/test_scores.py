@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from arturo.lab.uncertainty.scores import Scores, auroc, ece, entropy, nll, reliability
+from arturo_lab.uncertainty.scores import Scores, auroc, ece, entropy, nll, reliability
 
 
 def predictions(n=300, classes=4, seed=0):

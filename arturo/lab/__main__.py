@@ -1,7 +1,0 @@
-"""``python -m arturo.lab`` is the command ``arturo``."""
-
-import sys
-
-from arturo.lab.cli import main
-
-sys.exit(main())

@@ -1,1 +1,0 @@
-"""The subcommands of ``arturo``, one file each: ``add`` describes its arguments, ``run`` does it."""

@@ -1,0 +1,1 @@
+"""The subcommands of ``arturo``, one file each: ``Options`` declares its options, ``run`` does the work."""

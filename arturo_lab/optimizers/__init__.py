@@ -1,0 +1,1 @@
+"""With what: the optimizers, their settings and the paper's tuned values."""

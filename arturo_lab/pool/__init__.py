@@ -1,0 +1,1 @@
+"""Many runs at once: local processes or a Ray cluster."""

@@ -1,0 +1,189 @@
+"""All runs of a comparison at a glance, while they run. Without a terminal: a line for each that ends, and one a minute."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.pool.cost import Kind, kind_of
+from arturo_lab.pool.status import OVER, RunStatus
+from arturo_lab.report.wording import count
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks.catalog import TASKS
+
+LOG_SECONDS = 60.0  # between two lines about all runs, where there is no terminal
+
+
+class Overview:
+    """Shows the progress of :func:`arturo_lab.pool.workers.train_all`. A context manager: the picture lives inside.
+
+    Args:
+        configs: all runs.
+        jobs: how many run at once.
+        console: where to.
+        expected: seconds that an epoch of a task and optimizer is expected to take, until one has been seen.
+        now: a clock.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        jobs: int,
+        console: Console,
+        expected: Mapping[Kind, float] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.expected = expected or {}
+        self.now = now
+        self.logged = -math.inf  # when the last line about all runs was written
+        self.status = {config: RunStatus(config, "waiting") for config in configs}
+        self.jobs = jobs
+        self.console = console
+        self.began = now()
+        self.live = Live(get_renderable=self.picture, console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Overview:
+        self.began = self.now()
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.live.stop()
+
+    def on_status(self, status: RunStatus) -> None:
+        self.status[status.config] = status
+        log = not self.console.is_terminal
+        if not status.reused and (status.message or (status.state in OVER and log)):
+            self.console.print(line(status) + (f" ({self.progress()})" if log else ""), highlight=False, soft_wrap=True)
+        elif log and status.state == "training" and status.epochs >= 1 and self.now() - self.logged >= LOG_SECONDS:
+            self.logged = self.now()
+            self.console.print(self.progress(), highlight=False, soft_wrap=True)
+
+    def progress(self) -> str:
+        """How many runs are over, and how long the others will take."""
+        runs = list(self.status.values())
+        left = seconds_left(runs, self.jobs, self.expected)
+        over = sum(status.state in OVER for status in runs)
+        gone = clock(self.now() - self.began)
+        return f"{over} of {count(len(runs), 'run')}, {gone} elapsed, {'unknown time' if left is None else clock(left)} left"
+
+    def picture(self) -> RenderableType:
+        """How far all of it is, and below a table for each task; only those under way if there is no room for all."""
+        runs = list(self.status.values())
+        tasks: dict[str, list[RunStatus]] = {}
+        for status in runs:
+            tasks.setdefault(status.config.task, []).append(status)
+        tables = {task: table(task, rows) for task, rows in tasks.items()}
+        if sum(each.row_count + 4 for each in tables.values()) + 2 > self.console.height:
+            tables = {task: tables[task] for task, rows in tasks.items() if any(status.state == "training" for status in rows)}
+        return Group(self.bar(runs), *tables.values())
+
+    def bar(self, runs: Sequence[RunStatus]) -> RenderableType:
+        total = sum(status.config.epochs for status in runs)
+        done = sum(status.config.epochs if status.state in OVER else status.epochs for status in runs)
+        result = Table.grid(padding=(0, 1))
+        over, times = self.progress().split(", ", 1)
+        result.add_row(over, ProgressBar(total=total, completed=done, width=30), times)
+        return result
+
+
+def table(task: str, runs: Sequence[RunStatus]) -> Table:
+    """Optimizers by seeds."""
+    seeds = sorted({status.config.seed for status in runs})
+    result = Table(title=task, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    metric = TASKS[task].metric
+    result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim", no_wrap=True)
+    for seed in seeds:
+        result.add_column(f"seed {seed}", justify="right", no_wrap=True)
+    by_optimizer: dict[str, dict[int, RunStatus]] = {}
+    for status in runs:
+        by_optimizer.setdefault(status.config.optimizer, {})[status.config.seed] = status
+    for optimizer, by_seed in by_optimizer.items():
+        result.add_row(OPTIMIZERS[optimizer].label, *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
+    return result
+
+
+def cell(status: RunStatus) -> Text:
+    """A run in a few letters: its metric when it is over, its epochs while it runs.
+
+    Example:
+        >>> config = RunConfig.for_task("digits-mlp", "sgd")
+        >>> [cell(RunStatus(config, "training", 3.4)).plain, cell(RunStatus(config, "finished", 25.0, 0.9722)).plain]
+        ['3/25', '97.22']
+    """
+    if status.state == "finished" and status.value is not None:
+        shown = TASKS[status.config.task].metric.text(status.value).removesuffix("%")
+        return Text(shown, "dim" if status.reused else "green")
+    if status.state == "training":
+        return Text(f"{status.epochs:.0f}/{status.config.epochs}", "bold cyan")
+    if status.state == "waiting":
+        return Text("·", "dim")
+    return Text(status.state, "red" if status.state in ("failed", "diverged") else "yellow")
+
+
+def line(status: RunStatus) -> str:
+    """The same as a line of its own.
+
+    Example:
+        >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722))
+        'digits-mlp, SGD, seed 2: finished, test accuracy 97.22%'
+    """
+    config = status.config
+    words = status.message or status.state
+    if status.state == "failed" and status.message:
+        words = f"failed: {status.message}"
+    if status.state == "finished" and status.value is not None:
+        metric = TASKS[config.task].metric
+        words += f", test {metric.name} {metric.text(status.value)}"
+    return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
+
+
+def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, float] | None = None) -> float | None:
+    """From what an epoch took so far, of the same task and optimizer; else what it is expected to take; else of the same task.
+
+    None if nothing is known of a task.
+
+    Example:
+        >>> def run(state, epochs, seconds, optimizer="sgd"):
+        ...     return RunStatus(RunConfig.for_task("digits-mlp", optimizer), state, epochs, seconds=seconds)
+        >>> seconds_left([run("finished", 25, 2.0), run("training", 5, 2.0)], jobs=1)  # 20 epochs of 2 seconds
+        40.0
+        >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], jobs=2)  # 20 and 25, two at a time
+        45.0
+        >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], 1, {("digits-mlp", "adam"): 4.0})
+        140.0
+        >>> seconds_left([run("waiting", 0, None)], jobs=1) is None
+        True
+    """
+    seen: dict[Kind, list[float]] = {}
+    for status in runs:
+        if status.seconds is not None:
+            seen.setdefault(kind_of(status.config), []).append(status.seconds)
+    known = {**(expected or {}), **{kind: statistics.fmean(seconds) for kind, seconds in seen.items()}}
+    total = 0.0
+    for status in runs:
+        if status.state in ("training", "waiting"):
+            config = status.config
+            of_task = [seconds for (task, _), seconds in known.items() if task == config.task]
+            if not of_task:
+                return None
+            total += (config.epochs - status.epochs) * known.get(kind_of(config), statistics.fmean(of_task))
+    return total / jobs
+
+
+def clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,1 @@
+"""What runs come to: tables, statistics, figures and pages."""

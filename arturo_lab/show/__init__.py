@@ -1,0 +1,1 @@
+"""The trust region on landscapes of two weights."""

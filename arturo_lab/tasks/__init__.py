@@ -1,0 +1,1 @@
+"""What is trained: data, network and protocol of each task."""

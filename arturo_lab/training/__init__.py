@@ -1,0 +1,1 @@
+"""One training, from the seed to the last evaluation."""

@@ -1,0 +1,188 @@
+"""The methods. Another one is one more entry of ``METHODS``: what trains it, and how it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arturo import Arturo, Posterior, calibrate, predict
+from arturo_lab.registry import Registry
+from arturo_lab.uncertainty.images import BATCH, Images, Predictor, Trained, Work
+
+Made = tuple[Predictor, dict[str, Any]]  # how it predicts, and what was chosen on held-out images
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to get probabilities.
+
+    Args:
+        label: its name in tables and figures.
+        about: what it is, in a few words.
+        optimizer: what trains its networks; "ours" and "theirs" stand for the user's choices.
+        make: gets the networks and the images.
+        networks: how many are trained.
+        draws: whether a prediction takes ``Work.samples`` passes, and not one per network.
+        tuned: whether held-out images choose its width.
+    """
+
+    label: str
+    about: str
+    optimizer: str
+    make: Callable[[list[Trained], Images, Work], Made]
+    networks: int = 1
+    draws: bool = False
+    tuned: bool = False
+
+    def passes(self, samples: int) -> int:
+        """Forward passes of one prediction."""
+        return samples if self.draws else self.networks
+
+
+def point(trained: list[Trained], given: Images, work: Work) -> Made:
+    return trained[0].probabilities, {}
+
+
+def ensemble(trained: list[Trained], given: Images, work: Work) -> Made:
+    return lambda images: torch.stack([one.probabilities(images) for one in trained]).mean(0), {}
+
+
+def dropout(trained: list[Trained], given: Images, work: Work) -> Made:
+    """Dropout stays on: every pass is another thinned network."""
+    layers = dropout_layers(trained[0].model)
+
+    def predictor(images: Tensor) -> Tensor:
+        with seeded(work.seed), switched_on(layers):
+            return torch.stack([trained[0].probabilities(images) for _ in range(work.samples)]).mean(0)
+
+    return predictor, {}
+
+
+def arturo(curvature: str, linearized: bool = False) -> Callable[[list[Trained], Images, Work], Made]:
+    """The optimizer's posterior at ess = the number of training images."""
+
+    def make(trained: list[Trained], given: Images, work: Work) -> Made:
+        one = trained[0]
+        assert isinstance(one.optimizer, Arturo)
+        posterior = one.optimizer.posterior(
+            ess=len(given.train_labels), curvature=curvature, model=one.model, data=curvature_data(one, given, work)
+        )
+        return tuned(one, posterior, given, work, linearized)
+
+    return make
+
+
+def laplace(trained: list[Trained], given: Images, work: Work) -> Made:
+    one = trained[0]
+    data, ess = curvature_data(one, given, work), len(given.train_labels)
+    return tuned(one, Posterior.of_model(one.model, ess=ess, prior_precision=1.0, data=data), given, work)
+
+
+def ivon(trained: list[Trained], given: Images, work: Work) -> Made:
+    """IVON's own Gaussian as it was trained: precision ess (hess + weight_decay)."""
+    one = trained[0]
+    (group,) = one.optimizer.param_groups
+    sizes = [p.numel() for p in group["params"]]
+    named = zip(one.model.named_parameters(), group["hess"].split(sizes), strict=True)
+    curvature = {name: part.view_as(p) for (name, p), part in named}
+    prior = group["ess"] * group["weight_decay"]
+    posterior = Posterior.of_model(one.model, ess=group["ess"], prior_precision=prior, curvature=curvature)
+    return drawing(one, posterior, work), {}
+
+
+def tuned(one: Trained, posterior: Posterior, given: Images, work: Work, linearized: bool = False) -> Made:
+    """Temperature and prior by the likelihood of held-out images."""
+    found = calibrate(
+        one.model,
+        posterior,
+        one.inputs(given.held_out_images),
+        given.held_out_labels.to(one.config.machine.device),
+        temperatures=work.temperatures,
+        prior_precisions=work.prior_precisions,
+        samples=work.tuning_samples,
+        seed=work.seed + 1,
+        batch_size=BATCH,
+        vectorized=False,
+        linearized=linearized,
+    )
+    chosen = {
+        "temperature": found.best.temperature,
+        "prior_precision": found.best.prior_precision,
+        "held_out_nll": found.best.nll,
+        "at_edge": found.at_edge,
+    }
+    return drawing(one, found.posterior, work, linearized), chosen
+
+
+def drawing(one: Trained, posterior: Posterior, work: Work, linearized: bool = False) -> Predictor:
+    """The mean over draws: the same ones for every image."""
+
+    def predictor(images: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(work.seed)
+        options: dict[str, Any] = {"batch_size": BATCH, "vectorized": False, "linearized": linearized}
+        found = predict(one.model, posterior, one.inputs(images), work.samples, generator=generator, **options)
+        return found.mean.double().cpu()
+
+    return predictor
+
+
+def curvature_data(one: Trained, given: Images, work: Work) -> tuple[Tensor, Tensor]:
+    few = slice(work.curvature_images)
+    return one.inputs(given.train_images[few]), given.train_labels[few].to(one.config.machine.device)
+
+
+def dropout_layers(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's global generators at a seed; afterwards as they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def switched_on(layers: list[Any]) -> Iterator[None]:
+    """Training mode for these layers alone."""
+    try:
+        for layer in layers:
+            layer.train()
+        yield
+    finally:
+        for layer in layers:
+            layer.eval()
+
+
+METHODS: Registry[Method] = Registry(
+    "methods",
+    {
+        "point": Method("point estimate", "one network, one pass", "theirs", point),
+        "arturo-point": Method("arTuRO, mean only", "the mean of the posterior, one pass", "ours", point),
+        "arturo": Method("arTuRO posterior", "draws; Gauss-Newton diagonal", "ours", arturo("ggn"), draws=True, tuned=True),
+        "arturo-surrogate": Method(
+            "arTuRO, filter's curvature",
+            "draws; curvature from the filter",
+            "ours",
+            arturo("surrogate"),
+            draws=True,
+            tuned=True,
+        ),
+        "arturo-linearized": Method(
+            "arTuRO, linearized", "draws of the linearized network", "ours", arturo("ggn", True), draws=True, tuned=True
+        ),
+        "ivon": Method("IVON", "draws from its own Gaussian; package ivon-opt", "ivon", ivon, draws=True),
+        "laplace": Method(
+            "diagonal Laplace", "Gauss-Newton diagonal after training", "theirs", laplace, draws=True, tuned=True
+        ),
+        "dropout": Method("MC dropout", "dropout left on", "theirs", dropout, draws=True),
+        "ensemble": Method("deep ensemble of 5", "five networks, five passes", "theirs", ensemble, networks=5),
+    },
+)
+DEFAULT = ("point", "arturo-point", "arturo", "arturo-surrogate", "ivon", "laplace", "dropout", "ensemble")
