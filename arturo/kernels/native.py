@@ -47,15 +47,12 @@ class Numbers(ctypes.Structure):
 
 
 class Table(NamedTuple):
-    """Tensors of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+    """Tensors of one format as the C++ side sees them. Holds no references to them: it lives as long as the step."""
 
-    format: int
+    format: ctypes.c_int32
     tensors: int
-    sizes: array[int]
-    pointers: array[int]
-    first: array[int]
-    seeds: array[int]
-    offsets: array[int]
+    arrays: tuple[array[int], ...]  # sizes, pointers, first, seeds, offsets
+    addresses: list[ctypes.c_void_p]  # of these arrays
     numbers: Numbers
 
 
@@ -99,8 +96,7 @@ class NativeSweep:
         self.rows = rows
         by_format: dict[int, list[tuple[Row, tuple[Tensor, ...]]]] = {}
         rest: list[Row] = []
-        for run in runs(rows):
-            tensors = run.tensors
+        for run, tensors in runs(rows):
             number = _format(run, tensors)
             if number is None:
                 rest.append(run)
@@ -171,26 +167,23 @@ def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constan
     for _, tensors in chosen:
         own = [x.data_ptr() for x in tensors]
         pointers += own + own[-1:] * (TENSORS - len(own))  # probe and move do not read what the filter alone has
-    return Table(
-        number,
-        len(rows),
-        sizes=array("q", [row.mean.numel() for row in rows]),
-        pointers=array("Q", pointers),
-        first=array("B", [row.first for row in rows]),
-        seeds=array("I", [row.seed for row in rows]),
-        offsets=array("q", [row.starts[0] for row in rows]),
-        numbers=numbers,
+    arrays = (
+        array("q", [row.mean.numel() for row in rows]),
+        array("Q", pointers),
+        array("B", [row.first for row in rows]),
+        array("I", [row.seed for row in rows]),
+        array("q", [row.starts[0] for row in rows]),
     )
+    addresses = [ctypes.c_void_p(x.buffer_info()[0]) for x in arrays]
+    return Table(ctypes.c_int32(number), len(rows), arrays, addresses, numbers)
 
 
 def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
     numbers = table.numbers
     numbers.s_w, numbers.eta_w, numbers.scale = s_w, eta_w, factor
     sums = torch.empty(table.tensors, 4, dtype=torch.float64)
-    arrays = (table.sizes, table.pointers, table.first, table.seeds, table.offsets)
     library().arturo_pass(
-        ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.tensors),
-        *[ctypes.c_void_p(x.buffer_info()[0]) for x in arrays],
-        ctypes.byref(numbers), ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
+        table.format, ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *table.addresses, ctypes.byref(numbers),
+        ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
     )  # fmt: skip
     return sums
