@@ -36,12 +36,14 @@ FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the o
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 
 
+DOUBLES = tuple(name for name in Constants._fields if name not in ("consistent", "averaging", "alive"))
+
+
 class Numbers(ctypes.Structure):
     """``struct Constants`` of ``cpp/chunk.h``, field by field."""
 
     _fields_ = [
-        *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),
-        *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit", "factor")),
+        *((name, ctypes.c_double) for name in (*DOUBLES, "s_w", "eta_w", "scale", "limit")),
         *((name, ctypes.c_int64) for name in ("has_floor", "consistent")),
     ]
 
@@ -158,11 +160,9 @@ def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
 
 def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constants) -> Table:
     rows = [row for row, _ in chosen]
-    numbers = Numbers(
-        q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
-        limit=largest_gradient(rows[0].mean.dtype, k.factor), factor=k.factor, floor=k.floor or 0.0,
-        has_floor=k.floor is not None, consistent=k.consistent,
-    )  # fmt: skip
+    numbers = Numbers(*[getattr(k, name) or 0.0 for name in DOUBLES])
+    numbers.limit = largest_gradient(rows[0].mean.dtype, k.factor)
+    numbers.has_floor, numbers.consistent = k.floor is not None, k.consistent
     pointers: list[int] = []
     for _, tensors in chosen:
         own = [x.data_ptr() for x in tensors]
