@@ -14,7 +14,7 @@ from arturo_lab.commands.parser import Parser, add_options, read_options
 from arturo_lab.errors import ConfigError, LabError
 from arturo_lab.registry import Registry
 
-PACKAGES = ("rich", "matplotlib", "sklearn", "scipy")  # what the extra [lab] installs and every subcommand may import
+PACKAGES = ("rich", "jinja2", "matplotlib", "sklearn", "scipy")  # what the extra [lab] installs and every subcommand may import
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
 
 from arturo_lab.commands.fetch import provide
-from arturo_lab.commands.listing import table
 from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
@@ -29,7 +27,7 @@ from arturo_lab.runs.plan import once
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.uncertainty.calibrate import Outcome, configs_of, evaluate
-from arturo_lab.uncertainty.document import Page
+from arturo_lab.uncertainty.document import document
 from arturo_lab.uncertainty.images import ELSEWHERE, Images, Work
 from arturo_lab.uncertainty.methods import DEFAULT, METHODS, dropout_layers
 
@@ -157,14 +155,9 @@ def run(options: Options, argv: Sequence[str]) -> int:
     notes.append(f"One seed. The standard error of an accuracy on {tested:,} images is up to {100 * spread:.1f} points.")
     if any(outcome.chosen.get("at_edge") for outcome in outcomes):
         notes.append("(edge): temperature or prior precision is the least or the largest that was tried.")
-    page = Page(options.task, shown(argv), protocol, outcomes, [*notes, *left_out])
-    scores = table(f"{task.title}, {sizes['test']:,} test images", "method", "acc. %", "NLL", "ECE %", "Brier", "AUROC %")
-    for row in page.rows():
-        scores.add_row(*(Text.from_markup(cell.replace("**", "")) for cell in row[:6]))
-    console.print(scores)
-    for note in page.notes:
-        console.print(note, highlight=False)
-    for path in page.write(options.out):
+    result = document(options.task, shown(argv), protocol, outcomes, [*notes, *left_out])
+    result.show(console)
+    for path in result.write(options.out):
         console.print(str(path), soft_wrap=True, highlight=False)
     return 0
 

@@ -10,21 +10,23 @@ from pathlib import Path
 from rich.console import Console
 
 from arturo_lab.commands.many import RunSet, prepare, read_all, shown, train_many
-from arturo_lab.commands.options import DataSource, PoolSize, Target
+from arturo_lab.commands.options import DataSource, Goal, LogTo, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import PAPERS
-from arturo_lab.report import report
+from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 from arturo_lab.runs.share import Share
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training import loggers
 
 DESCRIPTION = (
     "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
     "`arturo train`, OUT/TASK/OPTIMIZER-seedS-HASH: a finished one is reused, an interrupted one is resumed. "
-    "Ends with a table for each task and writes OUT/summary.json, OUT/report.html and OUT/figures/."
+    "Ends with a table for each task and writes OUT/summary.json, OUT/report.html, OUT/figures/ and OUT/tables/."
 )
 EXAMPLES = """
 arturo compare digits-mlp
@@ -43,17 +45,20 @@ class Options:
     out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
     pool: PoolSize = group(PoolSize, "")
     planning: Planning = group(Planning, "")
-    goal: Target = group(Target, "")
+    goal: Goal = group(Goal, "")
     share: Share = group(Share, "the tasks")
     set: tuple[str, ...] = option(
         (), "arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99", metavar="OPTIMIZER.NAME=VALUE"
     )
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
-    data: DataSource = group(DataSource, "data")
+    data: DataSource = group(DataSource, "data and records")
+    logging: LogTo = group(LogTo, "")
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
+    options.goal.check_target(any(TASKS[task].metric.percent for task in options.tasks))
+    loggers.check(options.logging.log)
     configs = plan(
         options.tasks,
         options.optimizers,
@@ -66,7 +71,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     costs = prepare([runs], options.planning, options.data, console)
     if costs is None:
         return 0
-    code = train_many(runs, costs, options.data, argv, console)
+    code = train_many(runs, costs, options.data, argv, console, loggers.chosen(options.logging.log, options.out))
     if code > 1:  # interrupted: there is more to come
         return code
     records, problems = read_all(configs, options.out)
@@ -74,10 +79,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     if not records:
         raise RunError(f"{options.out}: all runs failed")
-    found = sections(records)
-    for section in found:
-        console.print()
-        console.print(report.table(section, options.goal.target))
+    result = Report(sections(records), problems, shown(argv), options.goal.target, options.goal.against)
+    result.show(console)
     console.print()
-    report.write(found, problems, options.out, shown(argv), options.goal.target).say(console)
+    result.write(options.out).say(console)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,15 +41,39 @@ class PoolSize:
 
 
 @dataclass(frozen=True)
-class Target:
-    """The accuracy whose time is measured."""
+class LogTo:
+    """Other people's dashboards."""
+
+    log: tuple[str, ...] = option((), "also log to tensorboard, wandb or mlflow, below OUT (docs/logging.md)", metavar="NAME")
+
+
+@dataclass(frozen=True)
+class Against:
+    """What everything is compared with."""
+
+    against: str | None = option(
+        None,
+        "optimizer that the others are tested against, or all for every pair (default: adamw, else every pair)",
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True)
+class Goal(Against):
+    """What is compared with what, and the result whose time is measured."""
 
     target: float | None = option(
         None,
-        "target accuracy for the time-to-target column, between 0 and 1 (default: that of the middle optimizer)",
+        "target of the time-to-target column in the task's metric, accuracies between 0 and 1 (default: what the middle "
+        "optimizer reaches)",
         metavar="F",
     )
 
     def __post_init__(self) -> None:
-        if self.target is not None and not 0 < self.target <= 1:
+        if self.target is not None and not math.isfinite(self.target):
+            raise ConfigError(f"target: must be a finite number, such as 0.9 for 90 % accuracy, got {self.target:g}")
+
+    def check_target(self, fractions: bool) -> None:
+        """``fractions``: whether the metric of a task is one."""
+        if fractions and self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"target: must be above 0 and at most 1, such as 0.9, got {self.target:g}")

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from arturo_lab.commands.many import RunSet, prepare, read_all, train_many
-from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.options import Against, DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import ConfigError, RunError
 from arturo_lab.fields import REQUIRED, flat, group, option, option_name
 from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.content import document
 from arturo_lab.paper.deviations import deviations
-from arturo_lab.paper.document import Document
 from arturo_lab.paper.scales import SCALES
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.config import RunConfig
@@ -57,6 +56,7 @@ class Options:
     )
     no_train: bool = option(False, "use existing runs only; missing ones are listed")
     out: Path | None = option(None, "folder for runs and results (default: runs/SCALE)", metavar="DIR")
+    compared: Against = group(Against, "")
     pool: PoolSize = group(PoolSize, "")
     planning: Planning = group(Planning, "")
     share: Share = group(Share, "the tasks, instead of the scale's choice", leave_out=("fold",))
@@ -87,18 +87,18 @@ def run(options: Options, argv: Sequence[str]) -> int:
             print(f"arturo: left out: {problem}", file=sys.stderr)
         if not records:
             raise RunError(f"{folder}: holds none of the {len(configs)} runs needed for {name}")
-        document = Document(
+        result = document(
+            name,
             artefact.title,
-            options.scale,
-            scale.about,
+            f"Scale `{options.scale}`: {scale.about}.",
             made_by(options, name),
             configs,
             records,
             deviations(configs, artefact.timing),
-            artefact.make(sections(records)),
+            artefact.make(sections(records), options.compared.against),
         )
-        console.print(Markdown(document.markdown()))
-        for path in document.write(out, name):
+        result.show(console)
+        for path in result.write(out):
             console.print(str(path), soft_wrap=True, highlight=False)
     return code
 
@@ -126,7 +126,7 @@ def run_sets(artefacts: Mapping[str, Sequence[RunConfig]], out: Path, size: Pool
     """What to train: the runs that artefacts share, each once; and one at a time those whose time is taken."""
     folders: dict[str, dict[str, RunConfig]] = {}
     for name, configs in artefacts.items():
-        folders.setdefault(ARTEFACTS[name].folder, {}).update({f"{config.task}/{config.name}": config for config in configs})
+        folders.setdefault(ARTEFACTS[name].folder, {}).update({str(config.folder): config for config in configs})
     alone = replace(size, jobs=1)  # they would slow each other down
     return [RunSet(list(runs.values()), out / folder, alone if folder else size) for folder, runs in folders.items()]
 
@@ -137,6 +137,7 @@ def made_by(options: Options, artefact: str) -> str:
     words += ["--tasks", *options.tasks] if options.tasks else []
     words += ["--optimizers", *options.optimizers] if options.optimizers else []
     words += ["--seeds", options.seeds] if options.seeds is not None else []
+    words += [] if options.compared.against is None else ["--against", options.compared.against]
     for name, value in {**flat(options.share), **flat(options.machine)}.items():
         if value not in (None, False, "cpu"):
             words += [f"--{option_name(name)}", *([] if value is True else [str(value)])]

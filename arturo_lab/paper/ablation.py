@@ -8,16 +8,19 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from arturo_lab.paper.accuracy import comparisons
-from arturo_lab.paper.document import Content
-from arturo_lab.report.plots import add_legend, draw_curves, grid
-from arturo_lab.report.sections import Section
-from arturo_lab.report.summary import row_summary
-from arturo_lab.report.wording import mean_with_error, p_value, p_words, protocol_words
-from arturo_lab.runs.records import Record, number, read_steps
+from arturo_lab.paper.accuracy import accuracy_cell, against_cell, comparison_notes, lost_cell
+from arturo_lab.paper.content import Content
+from arturo_lab.report.comparison import compare
+from arturo_lab.report.metric import ShownMetric
+from arturo_lab.report.plots import add_legend, bands_words, draw_curves, grid
+from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.table import Cell, Column, Row, Table, number, words
+from arturo_lab.report.wording import protocol_words
+from arturo_lab.runs.records import number as finite
+from arturo_lab.runs.records import read_steps
 
-HEADINGS = ("task", "optimizer", "test accuracy [%]", "p", "train loss", "KL / bound", "prediction error", "runs")
-PANELS = {"test_accuracy": "test accuracy [%]", "prediction_error": "prediction error"}
+PANELS = (ShownMetric(), ShownMetric("prediction_error", ""))
+REFERENCE = "arturo"
 NOTE = (
     "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: 5 %, 50 % and 95 % of all steps; an "
     "exact trust region that is active has 1. Prediction error: |g − (aμ + b)| / |g|, the distance of the gradient that the "
@@ -26,72 +29,86 @@ NOTE = (
 )
 
 
-def ablation(sections: Sequence[Section]) -> Content:
+def ablation(sections: Sequence[Section], against: str | None = None) -> Content:
     """One row per optimizer; the curves of test accuracy and, where there is one, prediction error."""
-    rows: list[tuple[str, ...]] = []
-    data: list[dict[str, Any]] = []
-    for section in sections:
-        for row in section.summary():
-            variant = row.variant
-            steps = [step for run in variant.runs for step in read_steps(run.folder)]
-            region, error = quantiles(kl_over_bound(steps)), quantiles(values(steps, "prediction_error"))
-            loss = [run.rows[-1].get("train_loss") for run in variant.finished]
-            accuracy = "-" if row.accuracy is None else mean_with_error(row.accuracy, 100, 2)
+    columns = (
+        Column("task", align="left"),
+        Column("optimizer", key="label", align="left"),
+        Column("test accuracy", unit="%", better="higher"),
+        Column("difference", unit="points"),
+        Column("train loss", better="lower"),
+        Column("KL / bound", key="kl_over_bound"),
+        Column("prediction error", better="lower"),
+        Column("runs"),
+    )
+    rows: list[Row] = []
+    comparisons = [compare(section, against or REFERENCE) for section in sections]
+    for section, comparison in zip(sections, comparisons, strict=True):
+        for variant in section.variants:
+            region, error = step_shares(variant)
+            loss = [value for run in variant.finished if (value := run.rows[-1].get("train_loss")) is not None]
+            mean_loss = statistics.fmean(loss) if loss else None
             rows.append(
                 (
-                    section.task,
-                    variant.label,
-                    f"**{accuracy}**" if row.best else accuracy,
-                    "best" if row.best else "-" if row.p is None else p_value(row.p, row.pairs).removeprefix("p = "),
-                    mean_text(loss),
-                    spread(region),
-                    spread(error),
-                    finished_words(variant.runs),
+                    words(section.task),
+                    Cell(variant.label, variant.label, fields={"optimizer": variant.optimizer}),
+                    accuracy_cell(variant.estimate, "test_accuracy", best=variant is section.best),
+                    against_cell(comparison, variant),
+                    number(mean_loss, "" if mean_loss is None else f"{mean_loss:.4f}"),
+                    shares_cell(region, "kl_over_bound"),
+                    shares_cell(error, "prediction_error"),
+                    lost_cell(variant),
                 )
             )
-            data.append({"task": section.task, **row_summary(row), "kl_over_bound": region, "prediction_error": error})
-    return Content(HEADINGS, rows, data, (f"{NOTE} {p_words(comparisons(sections))}",), figure(sections))
+    notes = (NOTE, *comparison_notes(comparisons))
+    return Content(Table("ablation", "Ablation", columns, tuple(rows), notes), (), figure(sections))
+
+
+def step_shares(variant: Variant) -> tuple[list[float] | None, list[float] | None]:
+    """Of all steps of all runs: KL / bound and prediction error at 5 %, 50 % and 95 %.
+
+    A run without its steps, as in a file of rows, may bring the shares themselves.
+    """
+    steps = [step for run in variant.runs for step in read_steps(run.folder)]
+    if steps:
+        return quantiles(kl_over_bound(steps)), quantiles(values(steps, "prediction_error"))
+    kept = [run.result.get("step_shares") for run in variant.runs]
+    shares = next((each for each in kept if isinstance(each, dict)), {})
+    return shares.get("kl_over_bound"), shares.get("prediction_error")
 
 
 def values(steps: Sequence[dict[str, Any]], key: str) -> list[float]:
-    return [value for step in steps if (value := number(step.get(key))) is not None]
+    return [value for step in steps if (value := finite(step.get(key))) is not None]
 
 
 def kl_over_bound(steps: Sequence[dict[str, Any]]) -> list[float]:
-    pairs = ((number(step.get("kl")), number(step.get("bound"))) for step in steps)
+    pairs = ((finite(step.get("kl")), finite(step.get("bound"))) for step in steps)
     return [kl / bound for kl, bound in pairs if kl is not None and bound]
 
 
-def quantiles(found: Sequence[float]) -> list[float] | None:
+def quantiles(known: Sequence[float]) -> list[float] | None:
     """5 %, 50 %, 95 %; None without values.
 
     Example:
         >>> quantiles([float(x) for x in range(101)]), quantiles([])
         ([5.0, 50.0, 95.0], None)
     """
-    if not found:
+    if not known:
         return None
-    ordered = sorted(found)
+    ordered = sorted(known)
     return [ordered[round(share * (len(ordered) - 1))] for share in (0.05, 0.5, 0.95)]
 
 
-def spread(shares: Sequence[float] | None) -> str:
+def shares_cell(shares: Sequence[float] | None, name: str) -> Cell:
     """
     Example:
-        >>> spread([0.0123456, 1.0, 20.0]), spread(None)
+        >>> shares_cell([0.0123456, 1.0, 20.0], "kl").text, shares_cell(None, "kl").text
         ('0.0123 · 1.00 · 20.0', '-')
     """
-    return "-" if shares is None else " · ".join(f"{share:#.3g}".rstrip(".") for share in shares)
-
-
-def mean_text(found: Sequence[float | None]) -> str:
-    known = [value for value in found if value is not None]
-    return f"{statistics.fmean(known):.4f}" if known else "-"
-
-
-def finished_words(runs: Sequence[Record]) -> str:
-    diverged = sum(run.status == "diverged" for run in runs)
-    return f"{len(runs)}, {diverged} diverged" if diverged else str(len(runs))
+    if shares is None:
+        return Cell("-")
+    text = " · ".join(f"{share:#.3g}".rstrip(".") for share in shares)
+    return Cell(text, shares[1], fields={f"{name}_shares": list(shares)})
 
 
 def figure(sections: Sequence[Section]) -> Figure | None:
@@ -101,13 +118,13 @@ def figure(sections: Sequence[Section]) -> Figure | None:
         return None
     result, panels = grid(len(drawn), len(PANELS))
     for i, section in enumerate(drawn):
-        for j, (metric, title) in enumerate(PANELS.items()):
+        for j, metric in enumerate(PANELS):
             axes = panels[i * len(PANELS) + j]
-            shown = [variant for variant in section.variants if any(variant.curve(metric))]
+            shown = [variant for variant in section.variants if any(variant.curve(metric.name))]
             axes.set_visible(bool(shown))
-            draw_curves(axes, shown, metric, over_time=False)
+            draw_curves(axes, shown, metric, over_time=False, title=False)
             axes.set_title(f"{section.title}\n{protocol_words(section.protocol)}", loc="left", fontsize=8)
             axes.set_xlabel("epoch", fontsize=8)
-            axes.set_ylabel(title, fontsize=8)
-    add_legend(result, panels, len(PANELS))
+            axes.set_ylabel(f"{metric.heading}, {axes.get_yscale()} scale", fontsize=8)
+    add_legend(result, panels, len(PANELS), bands_words([variant for section in drawn for variant in section.variants]))
     return result

@@ -10,12 +10,13 @@ from arturo_lab.errors import ConfigError
 from arturo_lab.paper import published
 from arturo_lab.paper.ablation import ablation
 from arturo_lab.paper.accuracy import accuracy_table
+from arturo_lab.paper.content import Content
 from arturo_lab.paper.curves import curves
-from arturo_lab.paper.document import Content
 from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.paper.timing import timing_table
 from arturo_lab.registry import Registry, unknown
-from arturo_lab.report.sections import Section
+from arturo_lab.report.metric import ACCURACY
+from arturo_lab.report.plots import TRAIN_LOSS
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import once
 
@@ -32,7 +33,7 @@ class Artefact:
     """
 
     title: str
-    make: Callable[[Sequence[Section]], Content]
+    make: Callable[..., Content]  # of the sections, and of what to compare with
     tasks: tuple[str, ...] = published.TASKS
     optimizers: tuple[str, ...] | None = None
     timing: bool = False
@@ -71,10 +72,8 @@ ARTEFACTS: Registry[Artefact] = Registry(
     "artefact",
     {
         "table1": Artefact("Final test accuracy (tab:accuracy)", accuracy_table),
-        "curves": Artefact(
-            "Test accuracy over epochs (fig:results, fig:add_test_acc)", curves("test_accuracy", "test accuracy [%]", 100, 2)
-        ),
-        "train-loss": Artefact("Train loss over epochs (fig:train_loss)", curves("train_loss", "train loss [nats]", 1, 4)),
+        "curves": Artefact("Test accuracy over epochs (fig:results, fig:add_test_acc)", curves(ACCURACY)),
+        "train-loss": Artefact("Train loss over epochs (fig:train_loss)", curves(TRAIN_LOSS)),
         "trust-region-ablation": Artefact(
             "The trust region and the surrogate (fig:ablation, left)",
             ablation,

@@ -33,7 +33,7 @@ def accuracy(optimizer: str, task: str) -> Estimate | None:
 
     Example:
         >>> accuracy("arturo", "fmnist-cnn")
-        Estimate(mean=0.9301, doubled_error=0.001)
+        Estimate(mean=0.9301, error=0.0005, n=10)
         >>> accuracy("arturo-paper", "fmnist-cnn") == accuracy("arturo", "fmnist-cnn"), accuracy("soap", "fmnist-cnn")
         (True, None)
     """
@@ -41,7 +41,7 @@ def accuracy(optimizer: str, task: str) -> Estimate | None:
     if row is None or task not in TASKS:
         return None
     mean, error = row[TASKS.index(task)]
-    return Estimate(round(mean / 100, 4), round(error / 100, 4))
+    return Estimate(round(mean / 100, 4), round(error / 200, 6), SEEDS)
 
 
 def seconds_per_epoch(optimizer: str, task: str) -> float | None:

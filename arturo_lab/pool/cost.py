@@ -52,7 +52,7 @@ class Cost:
 
 def recorded(config: RunConfig, out: Path) -> Cost | None:
     """From the run's folder, if it holds an epoch."""
-    folder = out / config.task / config.name
+    folder = out / config.folder
     try:
         rows = read_run(folder).rows
     except (RecordError, OSError):

@@ -2,82 +2,74 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+import jinja2
+from markupsafe import Markup
+
 from arturo_lab.report.palette import Style
 
-# The browser itself refuses whatever is not in the file.
+# The browser itself refuses whatever is not in the file; a page that is served may ask its server whether it is still current.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+SERVED = f"{POLICY}; connect-src 'self'"
 
 
-def page(title: str, body: str, parts: Mapping[str, str], data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """Put a page together from files of ``arturo_lab/web`` and a value that the scripts find as ``DATA``.
-
-    The file ``body`` is filled in with ``parts``, see :func:`filled`.
-    """
-    style = "\n".join(resource(name) for name in styles)
-    script = "\n".join(resource(name) for name in scripts)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="generator" content="arturo">
-<title>{escape(title)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{filled(body, parts)}
-<script type="application/json" id="data">{as_json(data)}</script>
-<script>
-"use strict";
-const DATA = JSON.parse(document.getElementById("data").textContent);
-{script}</script>
-</body>
-</html>
-"""
+def page(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, served: bool = False, **values: Any) -> str:
+    """A page from a template that extends ``page.html``, and a value that the scripts know as ``DATA``."""
+    inside = {
+        "policy": SERVED if served else POLICY,
+        "style": Markup("\n".join(map(resource, styles))),
+        "script": Markup("\n".join(map(resource, scripts))),
+        "data": Markup(as_json(data)),
+    }
+    return str(rendered(template, **inside, **values))
 
 
-def filled(name: str, parts: Mapping[str, str]) -> str:
-    """A file of ``arturo_lab/web`` with ``parts[name]`` for every ``{{name}}``.
+def rendered(template: str, **values: Any) -> Markup:
+    """A template of ``web/``. Values are escaped unless they are Markup; one that is missing is an error."""
+    return Markup(environment().get_template(template).render(**values))
 
-    Parts are HTML as it stands: what comes from elsewhere has gone through :func:`escape` before.
-    """
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], resource(name))
+
+@lru_cache
+def environment() -> jinja2.Environment:
+    result = jinja2.Environment(
+        loader=jinja2.FunctionLoader(resource),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    result.globals["key"] = key
+    return result
 
 
 def resource(name: str) -> str:
     return files("arturo_lab.report").joinpath("web", name).read_text(encoding="utf-8")
 
 
-def escape(text: object) -> str:
-    """Text as HTML shows it, in quoted attributes too.
-
-    Example:
-        >>> escape('<b title="x">')
-        '&lt;b title=&quot;x&quot;&gt;'
-    """
-    return html.escape(str(text), quote=True)
-
-
-def key(look: Style) -> str:
-    """A short piece of an optimizer's line, in its colour and dashes."""
-    dashes = " ".join(f"{2.4 * dash:g}" for dash in look.dashes) or "none"
-    line = f'<line x1="0" x2="30" y1="5" y2="5" stroke-dasharray="{dashes}"/>'
-    return f'<svg class="key series" viewBox="0 0 30 10" style="{colours(look)}" aria-hidden="true">{line}</svg>'
+def key(look: Style) -> Markup:
+    """A short line as an optimizer's curve is drawn: its colour, dashes and marker."""
+    return rendered("key.html", colours=colours(look), dashes=svg_dashes(look, 2.4), marker=look.marker)
 
 
 def colours(look: Style) -> str:
     """What the class ``series`` of base.css reads."""
     return f"--light:{look.light};--dark:{look.dark}"
+
+
+def svg_dashes(look: Style, width: float) -> str:
+    """
+    Example:
+        >>> from arturo_lab.report.palette import style
+        >>> svg_dashes(style("sgd"), 2), svg_dashes(style("arturo"), 2)
+        ('10 3', 'none')
+    """
+    return " ".join(f"{width * dash:g}" for dash in look.dashes) or "none"
 
 
 def as_json(value: Any) -> str:

@@ -2,12 +2,13 @@
 
 The hues are Okabe and Ito's, made to be told apart with every common colour blindness; the dashes do it in grey print.
 There are eight hues that stand out from white paper and more optimizers than that: peers share a hue with an optimizer
-that has other dashes.
+that has other dashes. Curves of one figure never share dashes and marker: :func:`distinct` sees to that.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 
@@ -17,6 +18,7 @@ class Style(NamedTuple):
     light: str  # on white
     dark: str  # on black: the same hue, lighter
     dashes: tuple[float, ...]
+    marker: str = ""  # matplotlib's letter; where a figure has more curves than there are dashes
 
     @property
     def linestyle(self) -> Literal["solid"] | tuple[int, tuple[float, ...]]:
@@ -27,29 +29,44 @@ class Style(NamedTuple):
 BLUE, ORANGE, GREEN = ("#0072B2", "#4BA3E3"), ("#E69F00", "#F7CB5E"), ("#009E73", "#2EC79A")
 VERMILION, PURPLE, SKY, BLACK = ("#D55E00", "#F57231"), ("#CC79A7", "#E39CC4"), ("#56B4E9", "#9AD4F7"), ("#333333", "#DDDDDD")
 
+# Ten that the eye tells apart without colour, the plainest first.
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (5, 1.5),
+    (1.2, 1.2),
+    (5, 1.5, 1.2, 1.5),
+    (9, 2.5),
+    (3, 1, 1, 1, 1, 1),
+    (2.2, 2.2),
+    (9, 1.5, 3, 1.5),
+    (1.2, 3.5),
+    (9, 1.5, 1.2, 1.5, 1.2, 1.5),
+)
+SOLID, DASHED, DOTTED, DASH_DOT, LONG, DASH_DOT_DOT, SHORT, LONG_SHORT, SPARSE, LONG_DOT_DOT = DASHES
+MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
+
 STYLES: dict[str, Style] = {
-    "sgd": Style(*BLUE, (5, 1.5)),
-    "adam": Style(*ORANGE, (1.2, 1.2)),
-    "adamw": Style(*GREEN, (5, 1.5, 1.2, 1.5)),
-    "adaarturo": Style(*BLACK, ()),
-    "adaarturo-diagonal": Style(*BLACK, (1.5, 1.5)),
-    "arturo": Style(*VERMILION, ()),
-    "arturo-paper": Style(*PURPLE, (8, 2)),
-    "arturo-default": Style(*VERMILION, (6, 1.5, 1.5, 1.5)),
-    "arturo-bisection": Style(*PURPLE, ()),
-    "arturo-fixed-eta": Style(*GREEN, ()),
-    "arturo-adam": Style(*ORANGE, ()),
-    "arturo-hessian": Style(*BLUE, ()),
-    "arturo-ggn": Style(*BLUE, (1.5, 1.5)),
-    "arturo-hutchinson": Style(*SKY, ()),
-    "ivon": Style(*SKY, (3, 1, 1, 1, 1, 1)),
-    "adahessian": Style(*BLACK, (2, 2)),
-    "adahessian-hessian": Style(*BLUE, (3, 1, 1, 1, 1, 1)),
-    "schedulefree-adamw": Style(*GREEN, (1.2, 1.2)),
-    "soap": Style(*BLACK, (6, 1.5, 1.2, 1.5)),
-    "muon": Style(*SKY, (7, 2)),
+    "sgd": Style(*BLUE, DASHED),
+    "adam": Style(*ORANGE, DOTTED),
+    "adamw": Style(*GREEN, DASH_DOT),
+    "adaarturo": Style(*BLACK, SOLID),
+    "adaarturo-diagonal": Style(*BLACK, DOTTED),
+    "arturo": Style(*VERMILION, SOLID),
+    "arturo-paper": Style(*PURPLE, LONG),
+    "arturo-default": Style(*VERMILION, LONG_DOT_DOT),
+    "arturo-bisection": Style(*PURPLE, SOLID),
+    "arturo-fixed-eta": Style(*GREEN, SOLID),
+    "arturo-adam": Style(*ORANGE, SOLID),
+    "arturo-hessian": Style(*BLUE, SOLID),
+    "arturo-ggn": Style(*BLUE, DOTTED),
+    "arturo-hutchinson": Style(*SKY, SOLID),
+    "ivon": Style(*SKY, DASH_DOT_DOT),
+    "adahessian": Style(*BLACK, SHORT),
+    "adahessian-hessian": Style(*BLUE, DASH_DOT_DOT),
+    "schedulefree-adamw": Style(*GREEN, SPARSE),
+    "soap": Style(*BLACK, LONG_SHORT),
+    "muon": Style(*SKY, LONG),
 }
-_SPARE_DASHES = ((), (1.5, 1.5), (5, 2), (6, 1.5, 1.5, 1.5))  # solid, dotted, dashed, dash and dot
 
 
 def style(optimizer: str, variant: int = 0) -> Style:
@@ -61,22 +78,36 @@ def style(optimizer: str, variant: int = 0) -> Style:
         >>> style("arturo").light, style("arturo").linestyle
         ('#D55E00', 'solid')
         >>> style("arturo", variant=1).light == style("arturo").light, style("arturo", variant=1).linestyle
-        (True, (0, (1.5, 1.5)))
+        (True, (0, (5, 1.5)))
         >>> style("lion") == style("lion")
         True
     """
     if optimizer in STYLES:
-        found = STYLES[optimizer]
+        look = STYLES[optimizer]
     else:
         number = zlib.crc32(optimizer.encode())
-        hue = (SKY, BLACK, PURPLE, BLUE)[number % 4]
-        found = Style(*hue, _SPARE_DASHES[number // 4 % len(_SPARE_DASHES)])
-    if variant == 0:
-        return found
-    others = [dashes for dashes in _SPARE_DASHES if _kind(dashes) != _kind(found.dashes)]
-    return found._replace(dashes=others[(variant - 1) % len(others)])
+        look = Style(*(SKY, BLACK, PURPLE, BLUE)[number % 4], DASHES[number // 4 % len(DASHES)])
+    others = [dashes for dashes in DASHES if dashes != look.dashes]
+    return look if variant == 0 else look._replace(dashes=others[(variant - 1) % len(others)])
 
 
-def _kind(dashes: tuple[float, ...]) -> tuple[int, bool]:
-    """What the eye tells apart: how many pieces, and whether they are dots."""
-    return len(dashes), bool(dashes) and dashes[0] > 2.5
+def distinct(looks: Sequence[Style]) -> list[Style]:
+    """The same looks, changed as little as it takes that no two have the same dashes and marker: the first one keeps its own.
+
+    Example:
+        >>> one, other = distinct([style("arturo"), style("adaarturo")])
+        >>> one.dashes, other.dashes, other.light == style("adaarturo").light
+        ((), (5, 1.5), True)
+    """
+    taken: set[tuple[tuple[float, ...], str]] = set()
+    result = []
+    wanted = {(look.dashes, look.marker) for look in looks}
+    for look in looks:
+        own = (look.dashes, look.marker)
+        if own in taken:
+            free = [(dashes, marker) for marker in MARKERS for dashes in DASHES if (dashes, marker) not in taken]
+            unwanted = [each for each in free if each not in wanted]
+            own = next(iter(unwanted or free), own)  # more than 80 curves: nothing tells them apart
+        taken.add(own)
+        result.append(look._replace(dashes=own[0], marker=own[1]))
+    return result

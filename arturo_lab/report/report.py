@@ -1,24 +1,32 @@
-"""What runs come to: a table for the terminal, summary.json for other programs, one HTML page, figures for papers."""
+"""What runs come to: tables for the terminal, summary.json for other programs, one HTML page, figures and tables for papers."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import rich.markup
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from arturo_lab.report.plots import write_figures
+from arturo_lab.errors import ConfigError
+from arturo_lab.report import writers
+from arturo_lab.report.across import profiles_table, ranks_table, results_table
+from arturo_lab.report.comparison import AGAINST, ALL_PAIRS, Comparison, compare, missing_reference
+from arturo_lab.report.page import plain
+from arturo_lab.report.plots import stems, write_figures
+from arturo_lab.report.ranking import Ranking, ranking
 from arturo_lab.report.report_page import report_page
-from arturo_lab.report.report_tables import against_best
 from arturo_lab.report.sections import Section
-from arturo_lab.report.summary import summary
-from arturo_lab.report.wording import count, duration, fraction, mean_with_error, p_value, protocol_words
+from arturo_lab.report.table import Table
+from arturo_lab.report.tables import comparison_table, pairs_table, seeds_table
 from arturo_lab.runs import atomic
 from arturo_lab.runs.records import Problem
+
+MOST_PAIRS = 15  # in the terminal; the page and summary.json have all
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class Written:
     page: Path
     summary: Path
     figures: tuple[Path, ...]
+    tables: tuple[Path, ...]
 
     def say(self, console: Console) -> None:
         """The pictures that hold all panels, the page, the numbers."""
@@ -38,55 +47,111 @@ class Written:
         console.print(f"numbers: {self.summary}", soft_wrap=True, highlight=False)
 
 
-def write(
-    sections: Sequence[Section],
-    problems: Sequence[Problem],
-    folder: Path,
-    command: str,
-    target: float | None = None,
-    figures: bool = True,
-) -> Written:
-    """Write report.html, summary.json and figures/ to ``folder``. ``target``: see :meth:`Section.summary`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    result = Written(
-        folder / "report.html",
-        folder / "summary.json",
-        tuple(write_figures(sections, folder / "figures")) if figures else (),
-    )
-    atomic.write_json(result.summary, summary(sections, command, target))
-    atomic.write(result.page, report_page(sections, problems, command, target).encode())
-    return result
+@dataclass(frozen=True)
+class Report:
+    """Args:
+    sections: the runs, sorted.
+    problems: what could not be read.
+    command: that makes it.
+    target: of the time to target; None lets each section choose.
+    against: what everything is compared with, see :func:`arturo_lab.report.comparison.compare`.
+    """
 
+    sections: Sequence[Section]
+    problems: Sequence[Problem]
+    command: str
+    target: float | None = None
+    against: str | None = None
 
-def table(section: Section, target: float | None = None) -> Table:
-    """One row per optimizer, the same numbers as on the page; the best mean in bold."""
-    aim = section.target if target is None else target
-    to = "to -" if aim is None else f"to {fraction(aim)} %"
-    title = rich.markup.escape(f"{section.title}: {protocol_words(section.protocol)}")
-    result = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
-    result.caption = (
-        "± doubled standard error, below it a 95 % bootstrap interval; to the best: points, and p by a paired t-test "
-        "over the seeds with Holm's correction"
-    )
-    for heading in ("optimizer", "accuracy [%]", "to best", "loss", "epoch", to, "runs"):
-        result.add_column(heading, justify="left" if heading == "optimizer" else "right", no_wrap=heading != "optimizer")
-    for row in section.summary(target):
-        accuracy = "-" if row.accuracy is None else mean_with_error(row.accuracy, 100, 2)
-        accuracy = f"[bold]{accuracy}[/]" if row.best else accuracy
-        if row.interval is not None:
-            accuracy += f"\n[dim]{fraction(row.interval[0], 2)} to {fraction(row.interval[1], 2)}[/]"
-        seconds = row.variant.seconds_per_epoch
-        reached = f"{row.reached} of {len(row.variant.runs)}"
-        if row.epochs_to_target is not None and row.seconds_to_target is not None:
-            reached = f"{count(row.epochs_to_target, 'epoch')}\n[dim]{duration(row.seconds_to_target)}[/]"
-        lost = [f"[dim]{n} {status}[/]" for status in ("diverged", "unfinished") if (n := len(row.variant.with_status(status)))]
-        result.add_row(
-            "\n".join([rich.markup.escape(row.variant.label), *lost]),
-            accuracy,
-            "best" if row.best else against_best(row) + (f"\n[dim]{p_value(row.p, row.pairs)}[/]" if row.p is not None else ""),
-            "-" if row.loss is None else f"{row.loss.mean:.4f}",
-            "-" if seconds is None else duration(seconds),
-            reached,
-            str(len(row.variant.finished)),
-        )
-    return result
+    def __post_init__(self) -> None:
+        if missing_reference(self.sections, self.against):
+            known = sorted({variant.optimizer for section in self.sections for variant in section.variants})
+            raise ConfigError(
+                f"against: no runs of {self.against!r}; use one of {', '.join(known)}, or {ALL_PAIRS} for all pairs"
+            )
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        return [compare(section, self.against) for section in self.sections]
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        return ranking(self.sections, self.target)
+
+    def show(self, console: Console) -> None:
+        """The tables that a terminal has room for, and each note once."""
+        shown: list[Table] = []
+        for section, comparison in zip(self.sections, self.comparisons, strict=True):
+            shown.append(comparison_table(section, comparison, self.target))
+            if comparison.reference is None and 0 < len(comparison.differences) <= MOST_PAIRS:
+                shown.append(pairs_table(section, comparison))
+        if self.ranking is not None:
+            shown += [ranks_table(self.ranking), profiles_table(self.ranking)]
+        for table in shown:
+            console.print()
+            console.print(writers.terminal(dataclasses.replace(table, notes=())))
+        for note in dict.fromkeys(note for table in shown for note in table.notes):
+            console.print(note, style="dim", highlight=False, markup=False)
+
+    def summary(self) -> dict[str, Any]:
+        """All numbers. Accuracies are fractions, times seconds of training; None is what there is none of."""
+        runs = [run for section in self.sections for run in section.runs]
+        environments = {json.dumps(run.environment, sort_keys=True): run.environment for run in runs}
+        across = None
+        if self.ranking is not None:
+            make = (ranks_table, profiles_table, results_table)
+            across = {table.name: writers.as_json(table) for table in (each(self.ranking) for each in make)}
+        result = {
+            "command": self.command,
+            "against": AGAINST if self.against is None else self.against,
+            "tasks": [self.task(s, c) for s, c in zip(self.sections, self.comparisons, strict=True)],
+            "across": across,
+            "environments": list(environments.values()),
+        }
+        return plain(result)  # type: ignore[no-any-return]
+
+    def task(self, section: Section, comparison: Comparison) -> dict[str, Any]:
+        table = comparison_table(section, comparison, self.target)
+        metric = section.metric
+        rows = zip(section.variants, table.records(), strict=True)
+        return {
+            **section.protocol,
+            "title": section.title,
+            "metric": {"name": metric.name, "unit": metric.unit, "better": "higher" if metric.higher else "lower"},
+            "seeds": section.seeds,
+            "target": section.target if self.target is None else self.target,
+            "against": None if comparison.reference is None else comparison.reference.label,
+            "optimizers": [{**row, "settings": variant.runs[0].config.get("settings")} for variant, row in rows],
+            "pairs": pairs_table(section, comparison).records() if comparison.reference is None else None,
+            "notes": list(table.notes),
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Those worth a file, by its stem."""
+        result = {}
+        for stem, section, comparison in zip(stems(self.sections), self.sections, self.comparisons, strict=True):
+            result[stem] = comparison_table(section, comparison, self.target)
+            result[f"{stem}-seeds"] = seeds_table(section)
+            if comparison.reference is None and comparison.differences:
+                result[f"{stem}-pairs"] = pairs_table(section, comparison)
+        if self.ranking is not None:
+            for table in (ranks_table(self.ranking), profiles_table(self.ranking), results_table(self.ranking)):
+                result[table.name] = table
+        return result
+
+    def page(self, live: str | None = None) -> str:
+        return report_page(self.sections, self.comparisons, self.ranking, self.problems, self.command, self.target, live)
+
+    def write(self, folder: Path, figures: bool = True) -> Written:
+        """Write report.html, summary.json, tables/ and figures/ to ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = write_figures(self.sections, folder / "figures", self.ranking) if figures else []
+        atomic.write_json(folder / "summary.json", self.summary())
+        atomic.write(folder / "report.html", self.page().encode())
+        (folder / "tables").mkdir(exist_ok=True)
+        paths = []
+        for stem, table in self.tables().items():
+            for kind, text in (("csv", writers.as_csv(table)), ("tex", writers.latex(table))):
+                paths.append(folder / "tables" / f"{stem}.{kind}")
+                atomic.write(paths[-1], text.encode())
+        return Written(folder / "report.html", folder / "summary.json", tuple(pictures), tuple(paths))

@@ -5,64 +5,111 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from arturo_lab.report.page import colours, escape, filled, key, page
-from arturo_lab.report.report_tables import fold_outs, summary_table, time_table
+from arturo_lab.report.across import profiles_table, ranks_table, results_table
+from arturo_lab.report.comparison import Comparison
+from arturo_lab.report.metric import ShownMetric
+from arturo_lab.report.page import colours, page, svg_dashes
+from arturo_lab.report.ranking import CLOCKS, LARGEST_RATIO, Ranking
 from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.tables import (
+    comparison_table,
+    environment_table,
+    pairs_table,
+    runs_table,
+    seeds_table,
+    settings_table,
+    times_table,
+)
 from arturo_lab.report.wording import count, protocol_words, seed_words
+from arturo_lab.report.writers import html
 from arturo_lab.runs.records import Problem, Record
 
-# What can be drawn: the field of a row, its name, and whether it is a fraction shown in percent.
-METRICS = (
-    ("test_accuracy", "test accuracy [%]", True),
-    ("train_loss", "train loss [nats]", False),
-    ("test_loss", "test loss [nats]", False),
-    ("eta", "multiplier η", False),
-    ("kl_over_bound", "KL / bound", False),
+# What can be drawn beside the task's own metric: the field of a row, its unit, whether more is better.
+OTHERS = (
+    ShownMetric("test_accuracy", "%"),
+    ShownMetric("train_loss", "nats", higher=False),
+    ShownMetric("test_loss", "nats", higher=False),
+    ShownMetric("eta", ""),
+    ShownMetric("kl_over_bound", ""),
 )
+TITLES = {"eta": "multiplier η", "kl_over_bound": "KL / bound"}
+FEW_PAIRS = 10  # are shown at once, more on demand
 
 
-def report_page(sections: Sequence[Section], problems: Sequence[Problem], command: str, target: float | None = None) -> str:
-    """The whole page. ``target`` is the accuracy to reach; None lets each section choose."""
+def report_page(
+    sections: Sequence[Section],
+    comparisons: Sequence[Comparison],
+    ranking: Ranking | None,
+    problems: Sequence[Problem],
+    command: str,
+    target: float | None = None,
+    live: str | None = None,
+) -> str:
+    """The whole page. ``live`` is the signature of what it shows, for a page that is served and looks for a newer one."""
     runs = [run for section in sections for run in section.runs]
-    names = list(dict.fromkeys(section.title for section in sections))
-    parts = {
-        "counts": f"{count(len(runs), 'run')}, {count(len(sections), 'task')}"
-        + "".join(f", {n} {status}" for status in ("diverged", "unfinished") if (n := sum(r.status == status for r in runs))),
-        "problems": notice("Left out:", [escape(problem) for problem in problems]),
-        "contents": contents(sections),
-        "sections": "".join(section_html(i, section, target) for i, section in enumerate(sections)),
-        "command": escape(command),
+    lost = (f", {n} {status}" for status in ("diverged", "unfinished") if (n := sum(run.status == status for run in runs)))
+    data = {
+        "sections": [section_data(section) for section in sections],
+        "profiles": None if ranking is None else profile_data(ranking),
     }
-    data = {"sections": [section_data(section) for section in sections]}
-    styles, scripts = ("base.css", "report.css"), ("chart.js", "report.js", "theme.js")
-    return page(f"arTuRO report: {', '.join(names)}", "report.html", parts, data, styles, scripts)
-
-
-def contents(sections: Sequence[Section]) -> str:
-    if len(sections) < 2:
-        return ""
-    links = (f'<a href="#task-{i}">{escape(s.title)}, {escape(protocol_words(s.protocol))}</a>' for i, s in enumerate(sections))
-    return f'<nav class="contents" aria-label="Tasks">{"".join(links)}</nav>'
-
-
-def section_html(index: int, section: Section, target: float | None) -> str:
-    """One task: what went wrong, the table, the curves, where the time went, and how it was run."""
-    toggles = (
-        f'<button type="button" aria-pressed="true" data-series="{i}">{key(variant.look)}{escape(variant.label)}</button>'
-        for i, variant in enumerate(section.variants)
+    return page(
+        "report.html",
+        ("base.css", "report.css"),
+        (
+            *(() if live is None else ("kept.js",)),
+            "chart.js",
+            "report.js",
+            "profile.js",
+            "tables.js",
+            "theme.js",
+            *(() if live is None else ("live.js",)),
+        ),
+        data,
+        served=live is not None,
+        titles=list(dict.fromkeys(section.title for section in sections)),
+        counts=f"{count(len(runs), 'run')}, {count(len(sections), 'task')}{''.join(lost)}",
+        problems=[str(problem) for problem in problems],
+        sections=[section_values(s, c, target) for s, c in zip(sections, comparisons, strict=True)],
+        across=None if ranking is None else across_values(ranking),
+        command=command,
+        live=live,
     )
-    parts = {
-        "index": str(index),
-        "title": escape(section.title),
-        "protocol": escape(f"{protocol_words(section.protocol)}; {seed_words(section.seeds)}"),
-        "mishaps": notice("", [escape(line) for line in mishaps(section)]),
-        "summary": summary_table(section.summary(target), section.target if target is None else target),
-        "metrics": "".join(f'<option value="{name}">{title}</option>' for name, title, _ in drawable(section)),
-        "toggles": "".join(toggles),
-        "times": time_table(section),
-        "details": fold_outs(section),
+
+
+def across_values(ranking: Ranking) -> dict[str, Any]:
+    """What the part on all tasks shows."""
+    return {
+        "about": f"{len(ranking.standings)} optimizers on {count(len(ranking.sections), 'task')}",
+        "ranks": html(ranks_table(ranking)),
+        "profiles": html(profiles_table(ranking)),
+        "results": html(results_table(ranking)),
+        "legend": [(standing.label, standing.look) for standing in ranking.standings],
     }
-    return filled("section.html", parts)
+
+
+def section_values(section: Section, comparison: Comparison, target: float | None) -> dict[str, Any]:
+    """What section.html shows of one task: what went wrong, the table, the curves, where the time went, how it was run."""
+    times = times_table(section)
+    pairs = comparison.reference is None and len(comparison.differences) > 0
+    details = (
+        ("Single seeds", seeds_table(section)),
+        ("Settings", settings_table(section)),
+        ("Environment", environment_table(section.runs)),
+        ("Runs", runs_table(section)),
+    )
+    return {
+        "title": section.title,
+        "protocol": protocol_words(section.protocol),
+        "seeds": seed_words(section.seeds),
+        "mishaps": mishaps(section),
+        "summary": html(comparison_table(section, comparison, target)) if section.ranked else None,
+        "pairs": html(pairs_table(section, comparison)) if pairs else None,
+        "pairs_open": len(comparison.differences) <= FEW_PAIRS,
+        "metrics": [{"name": metric.name, "title": chart_title(metric)} for metric in drawable(section)],
+        "legend": [(variant.label, variant.look) for variant in section.variants],
+        "times": None if times is None else html(times),
+        "details": [(title, html(table)) for title, table in details if table.rows],
+    }
 
 
 def mishaps(section: Section) -> list[str]:
@@ -72,46 +119,47 @@ def mishaps(section: Section) -> list[str]:
         for run in variant.runs:
             seed, done = run.config["seed"], f"{len(run.rows)} of {count(run.config['epochs'], 'epoch')}"
             if run.status == "diverged":
-                lines.append(f"{variant.label}, seed {seed}: diverged after {done}; not in the means, drawn dotted to its ×")
+                lines.append(
+                    f"{variant.label}, seed {seed}: diverged after {done}; in no mean, worse than any other in order "
+                    "and tests, drawn dotted to its ×"
+                )
             elif run.status == "unfinished":
                 lines.append(f"{variant.label}, seed {seed}: unfinished, {done}; not in the table, drawn dotted to its ○")
     return lines
 
 
-def notice(heading: str, lines: Sequence[str]) -> str:
-    """A box with lines of HTML; nothing at all without lines."""
-    if not lines:
-        return ""
-    items = "".join(f"<li>{line}</li>" for line in lines)
-    return f'<div class="notice" role="note">{heading}<ul>{items}</ul></div>'
+def drawable(section: Section) -> list[ShownMetric]:
+    """The task's metric and those of ``OTHERS`` that some run has."""
+    others = [metric for metric in OTHERS if metric.name != section.metric.name]
+    return [
+        m for m in (section.metric, *others) if any(value is not None for run in section.runs for value in run.series(m.name))
+    ]
 
 
-def drawable(section: Section) -> list[tuple[str, str, bool]]:
-    """Those of ``METRICS`` that some run has."""
-    return [metric for metric in METRICS if any(value is not None for run in section.runs for value in run.series(metric[0]))]
+def chart_title(metric: ShownMetric) -> str:
+    return TITLES.get(metric.name, metric.heading)
 
 
 def section_data(section: Section) -> dict[str, Any]:
     """What the curves are drawn from."""
     metrics = drawable(section)
     return {
-        "metrics": [{"name": name, "title": title, "percent": percent} for name, title, percent in metrics],
-        "series": [variant_data(variant, [name for name, _, _ in metrics]) for variant in section.variants],
+        "metrics": [{"name": m.name, "title": chart_title(m), "percent": m.unit == "%", "higher": m.higher} for m in metrics],
+        "series": [variant_data(variant, [metric.name for metric in metrics]) for variant in section.variants],
     }
 
 
 def variant_data(variant: Variant, metrics: Sequence[str]) -> dict[str, Any]:
     curves = {}
     for metric in metrics:
-        curve = variant.curve(metric)
-        curves[metric] = {
-            "mean": [None if point is None else point.mean for point in curve],
-            "error": [None if point is None else point.doubled_error for point in curve],
-        }
+        points = variant.curve(metric)
+        curves[metric] = {key: [None if p is None else getattr(p, key) for p in points] for key in ("mean", "low", "high")}
     return {
         "label": variant.label,
         "colours": colours(variant.look),
-        "dashes": " ".join(f"{2 * dash:g}" for dash in variant.look.dashes) or "none",
+        "dashes": svg_dashes(variant.look, 2),
+        "marker": variant.look.marker,
+        "drawn": len(variant.drawn),
         "seconds": variant.times,
         "curves": curves,
         "runs": [run_data(run, metrics) for run in variant.runs],
@@ -121,3 +169,16 @@ def variant_data(variant: Variant, metrics: Sequence[str]) -> dict[str, Any]:
 def run_data(run: Record, metrics: Sequence[str]) -> dict[str, Any]:
     values = {metric: run.series(metric) for metric in metrics}
     return {"seed": run.config["seed"], "status": run.status, "seconds": run.wall_seconds, "values": values}
+
+
+def profile_data(ranking: Ranking) -> dict[str, Any]:
+    series = [
+        {
+            "label": standing.label,
+            "colours": colours(standing.look),
+            "dashes": svg_dashes(standing.look, 2),
+            "ratios": {clock: [r for r in standing.profiles[clock].ratios if r <= LARGEST_RATIO] for clock in CLOCKS},
+        }
+        for standing in ranking.standings
+    ]
+    return {"tasks": len(ranking.sections), "largest": LARGEST_RATIO, "series": series}

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from arturo_lab.fields import without_unset
 from arturo_lab.optimizers.catalog import OPTIMIZERS
-from arturo_lab.report.evidence import Arrival, Estimate, bootstrap_interval, first_reached, holm, median_arrival, paired_t_test
-from arturo_lab.report.palette import STYLES, Style, style
+from arturo_lab.report.evidence import Arrival, Estimate, first_reached
+from arturo_lab.report.metric import ShownMetric, final_value, metric_of
+from arturo_lab.report.palette import STYLES, Style, distinct, style
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
 
 PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold")  # runs that differ in one of these are not compared
 PARTS = ("data", "forward", "backward", "optimizer", "other", "test")  # of an epoch's time
+
+
+class Point(NamedTuple):
+    """A curve at one epoch: the mean over the seeds, the lowest and the highest of them."""
+
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Variant:
     label: str
     look: Style
     runs: tuple[Record, ...]
+    metric: ShownMetric
 
     def with_status(self, status: str) -> list[Record]:
         return [run for run in self.runs if run.status == status]
@@ -42,27 +53,45 @@ class Variant:
         """The runs behind the curve: the finished ones; as long as there are none, those under way."""
         return self.finished or [run for run in self.with_status("unfinished") if run.rows]
 
-    @property
-    def accuracy(self) -> dict[int, float]:
-        """The last epoch's test accuracy by seed, of finished runs: never the best epoch's, which would peek."""
-        return {run.config["seed"]: float(run.result["test_accuracy"]) for run in self.finished}
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """The last epoch's metric by seed, of finished runs."""
+        found = {run.config["seed"]: final_value(run.result, self.metric) for run in self.finished}
+        return {seed: value for seed, value in found.items() if value is not None}
 
-    def curve(self, metric: str) -> list[Estimate | None]:
+    @property
+    def estimate(self) -> Estimate | None:
+        """Of the metric over the finished runs."""
+        return Estimate.of(list(self.values.values())) if self.values else None
+
+    @property
+    def over(self) -> set[int]:
+        """Seeds whose run finished with a number or diverged."""
+        return set(self.values) | {run.config["seed"] for run in self.with_status("diverged")}
+
+    @property
+    def diverged_share(self) -> float:
+        return len(self.with_status("diverged")) / len(self.over) if self.over else 0.0
+
+    @property
+    def standing(self) -> tuple[float, float]:
+        """The order of variants, best first: a diverged run is worse than any number, then the mean decides."""
+        estimate = self.estimate
+        return self.diverged_share, math.inf if estimate is None else self.metric.ahead(0.0, estimate.mean)
+
+    def curve(self, metric: str) -> list[Point | None]:
         """Epoch by epoch over the seeds, as far as all of them go; None where a run has no value."""
         epochs = zip(*(run.series(metric) for run in self.drawn), strict=False)
-        found = ([value for value in values if value is not None] for values in epochs)
-        return [Estimate.of(values) if len(values) == len(self.drawn) else None for values in found]
+        known = ([value for value in values if value is not None] for values in epochs)
+        return [
+            Point(statistics.fmean(values), min(values), max(values)) if len(values) == len(self.drawn) else None
+            for values in known
+        ]
 
     @property
     def times(self) -> list[float]:
         """Mean over the seeds of the training seconds up to the end of each epoch."""
         return [statistics.fmean(times) for times in zip(*(run.wall_seconds for run in self.drawn), strict=False)]
-
-    @property
-    def seconds_per_epoch(self) -> float | None:
-        """The median over all epochs and seeds: a busy machine slows some epochs, never speeds one up."""
-        seconds = [s for run in self.runs for s in run.series("seconds") if s is not None]
-        return statistics.median(seconds) if seconds else None
 
     @property
     def time_split(self) -> dict[str, float]:
@@ -76,11 +105,11 @@ class Variant:
         return {part: mean[part] for part in PARTS}
 
     def arrivals(self, target: float, clock: str) -> list[Arrival]:
-        """When each run reached the target accuracy, in ``clock``: "epochs" or "seconds" of training."""
+        """When each run reached the target, in ``clock``: "epochs" or "seconds" of training."""
         result = []
         for run in self.runs:
             times = run.wall_seconds if clock == "seconds" else [float(epoch) for epoch in range(1, len(run.rows) + 1)]
-            index = first_reached(run.series("test_accuracy"), target)
+            index = first_reached(run.series(self.metric.name), target, self.metric.higher)
             if index is not None:
                 result.append(Arrival(times[index], True))
             elif run.status == "diverged":
@@ -88,23 +117,6 @@ class Variant:
             elif times:
                 result.append(Arrival(times[-1], False))
         return result
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A row of the table: what the finished runs of a variant come to."""
-
-    variant: Variant
-    accuracy: Estimate | None  # None: no run has finished
-    interval: tuple[float, float] | None
-    loss: Estimate | None
-    best: bool
-    p: float | None  # against the best, Holm's correction included; None for the best itself and without two pairs
-    pairs: int  # seeds that both have finished
-    behind: float | None  # mean difference to the best over those
-    epochs_to_target: float | None
-    seconds_to_target: float | None
-    reached: int  # runs that reached the target
 
 
 @dataclass(frozen=True)
@@ -130,54 +142,28 @@ class Section:
     def runs(self) -> list[Record]:
         return [run for variant in self.variants for run in variant.runs]
 
+    @property
+    def metric(self) -> ShownMetric:
+        return self.variants[0].metric
+
     @cached_property
     def target(self) -> float | None:
-        """The middle variant's mean accuracy, rounded down to a percent: half of them get there, and none at once."""
-        means = [Estimate.of(list(variant.accuracy.values())).mean for variant in self.variants if variant.finished]
-        return math.floor(100 * statistics.median_low(means) + 1e-9) / 100 if means else None
+        """The middle variant's mean, as a round number: half of them get there, and none at once."""
+        means = [estimate.mean for variant in self.variants if (estimate := variant.estimate) is not None]
+        if not means:
+            return None
+        middle = statistics.median_low(means) if self.metric.higher else statistics.median_high(means)
+        return self.metric.rounded_target(middle)
 
+    @property
+    def ranked(self) -> list[Variant]:
+        """The variants with a result, best first."""
+        return sorted((variant for variant in self.variants if variant.over), key=lambda variant: variant.standing)
+
+    @property
     def best(self) -> Variant | None:
-        """The highest mean accuracy. A mean that leaves out diverged runs does not count while there is another."""
-        finished = [variant for variant in self.variants if variant.finished]
-        whole = [variant for variant in finished if not variant.with_status("diverged")]
-        return max(whole or finished, key=lambda v: Estimate.of(list(v.accuracy.values())).mean, default=None)
-
-    def summary(self, target: float | None = None) -> list[Summary]:
-        """One row per variant, in their order. ``target`` is an accuracy; None: :attr:`target`."""
-        target = self.target if target is None else target
-        best = self.best()
-        pairs = [paired_differences(best, variant) for variant in self.variants]
-        tested = [i for i, differences in enumerate(pairs) if len(differences) > 1]
-        p_values = dict(zip(tested, holm([paired_t_test(pairs[i]) for i in tested]), strict=True))
-        rows = []
-        for i, variant in enumerate(self.variants):
-            values = list(variant.accuracy.values())
-            losses = [run.result.get("test_loss") for run in variant.finished]
-            known = [float(loss) for loss in losses if isinstance(loss, int | float)]
-            epochs, seconds = ([] if target is None else variant.arrivals(target, clock) for clock in ("epochs", "seconds"))
-            rows.append(
-                Summary(
-                    variant,
-                    Estimate.of(values) if values else None,
-                    bootstrap_interval(values),
-                    Estimate.of(known) if known and len(known) == len(losses) else None,
-                    variant is best,
-                    p_values.get(i),
-                    len(pairs[i]),
-                    statistics.fmean(pairs[i]) if pairs[i] else None,
-                    median_arrival(epochs),
-                    median_arrival(seconds),
-                    sum(arrival.reached for arrival in epochs),
-                )
-            )
-        return rows
-
-
-def paired_differences(best: Variant | None, other: Variant) -> list[float]:
-    """By how much ``best`` is ahead, seed by seed, where both have finished. Empty for the best itself."""
-    if best is None or other is best:
-        return []
-    return [best.accuracy[seed] - other.accuracy[seed] for seed in sorted(set(best.accuracy) & set(other.accuracy))]
+        """The best mean; of those with fewest diverged runs."""
+        return next((variant for variant in self.ranked if variant.values), None)
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
@@ -210,6 +196,7 @@ def variants(records: Sequence[Record]) -> list[Variant]:
     by_optimizer: dict[str, list[list[Record]]] = {}
     for group in sorted(groups.values(), key=lambda group: sorting_key(flattened(group[0].config))):
         by_optimizer.setdefault(group[0].config["optimizer"], []).append(sorted(group, key=lambda run: run.config["seed"]))
+    metric = metric_of(records)
     known = [*OPTIMIZERS, *(name for name in STYLES if name not in OPTIMIZERS)]
     result = []
     for name in sorted(by_optimizer, key=lambda name: (known.index(name) if name in known else len(known), name)):
@@ -218,8 +205,9 @@ def variants(records: Sequence[Record]) -> list[Variant]:
         title = OPTIMIZERS[name].label if name in OPTIMIZERS else name
         for number, (group, values) in enumerate(zip(by_optimizer[name], flat, strict=True)):
             what = ", ".join(f"{key} {values.get(key, 'unset')}" for key in differing if key != "seed")
-            result.append(Variant(name, f"{title} ({what})" if what else title, style(name, number), tuple(group)))
-    return result
+            result.append(Variant(name, f"{title} ({what})" if what else title, style(name, number), tuple(group), metric))
+    looks = distinct([variant.look for variant in result])
+    return [dataclasses.replace(variant, look=look) for variant, look in zip(result, looks, strict=True)]
 
 
 def sorting_key(values: dict[str, Any]) -> list[tuple[str, bool, float, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arturo_lab.report.evidence import Estimate
+from arturo_lab.report.metric import ShownMetric
 
 
 def count(n: float, noun: str) -> str:
@@ -18,15 +19,50 @@ def count(n: float, noun: str) -> str:
 
 
 def mean_with_error(estimate: Estimate, scale: float, digits: int) -> str:
-    """
+    """With the doubled standard error, the paper's measure.
+
     Example:
-        >>> mean_with_error(Estimate(0.9774, 0.0021), scale=100, digits=2)
+        >>> mean_with_error(Estimate(0.9774, 0.00105, 3), scale=100, digits=2)
         '97.74 ± 0.21'
-        >>> mean_with_error(Estimate(0.9774, None), scale=100, digits=2)
+        >>> mean_with_error(Estimate(0.9774, None, 1), scale=100, digits=2)
         '97.74'
     """
     mean = f"{scale * estimate.mean:.{digits}f}"
     return mean if estimate.doubled_error is None else f"{mean} ± {scale * estimate.doubled_error:.{digits}f}"
+
+
+def mean_with_interval(estimate: Estimate, metric: ShownMetric) -> str:
+    """With half of the 95 % t-interval.
+
+    Example:
+        >>> mean_with_interval(Estimate.of([0.90, 0.91, 0.92]), ShownMetric())
+        '91.00 ± 2.48'
+    """
+    mean, width = metric.text(estimate.mean), estimate.half_width
+    return mean if width is None else f"{mean} ± {metric.scale * width:.{metric.digits(estimate.mean)}f}"
+
+
+def estimate_fields(estimate: Estimate | None) -> dict[str, float | int | None]:
+    """As JSON."""
+    if estimate is None:
+        return {"mean": None, "half_width": None, "doubled_error": None, "n": 0}
+    return {
+        "mean": estimate.mean,
+        "half_width": estimate.half_width,
+        "doubled_error": estimate.doubled_error,
+        "n": estimate.n,
+    }
+
+
+def signed(value: float, metric: ShownMetric) -> str:
+    """A difference, with a sign that is as wide as a plus.
+
+    Example:
+        >>> signed(0.0123, ShownMetric()), signed(-0.0123, ShownMetric()), signed(0.0, ShownMetric())
+        ('+1.23', '−1.23', '0.00')
+    """
+    text = f"{metric.scale * value:+.{metric.digits(value)}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
 def fraction(value: float, digits: int = 0) -> str:
@@ -56,32 +92,27 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def duration_range(low: float, high: float) -> str:
+    """
+    Example:
+        >>> duration_range(1.0, 1.24), duration_range(0.9, 75.0), duration_range(1.01, 1.02)
+        ('1.0 to 1.2 s', '900 ms to 75 s', '')
+    """
+    one, other = duration(low), duration(high)
+    if one == other:
+        return ""
+    return f"{one.split()[0]} to {other}" if one.split()[1] == other.split()[1] else f"{one} to {other}"
+
+
 def p_value(p: float | None, pairs: int) -> str:
     """
     Example:
         >>> p_value(0.25, 3), p_value(0.00195, 10), p_value(None, 1), p_value(None, 0)
-        ('p = 0.25', 'p = 0.002', 'one shared seed', 'no shared seed')
+        ('p = 0.25', 'p = 0.002', '1 pair: no p', 'no shared seed')
     """
     if p is None:
-        return "one shared seed" if pairs == 1 else "no shared seed"
+        return f"{count(pairs, 'pair')}: no p" if pairs else "no shared seed"
     return f"p = {p:.2f}" if p >= 0.095 else f"p = {p:.1g}"
-
-
-def p_words(comparisons: int) -> str:
-    """How p was found, and how far to trust it.
-
-    Example:
-        >>> p_words(4).partition(";")[0]
-        "p: paired t-test over the seeds against the best, Holm's correction for 4 comparisons"
-        >>> p_words(0)
-        'Without two seeds there is no test.'
-    """
-    if not comparisons:
-        return "Without two seeds there is no test."
-    return (
-        f"p: paired t-test over the seeds against the best, Holm's correction for {count(comparisons, 'comparison')}; it takes "
-        "differences for normal, which few seeds cannot show, and the best was picked by these same numbers."
-    )
 
 
 def protocol_words(protocol: dict[str, Any]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from arturo_lab.optimizers.catalog import OPTIMIZERS
-from arturo_lab.report.page import escape, key, page
+from arturo_lab.report.page import page
 from arturo_lab.report.palette import style
+from arturo_lab.report.table import Cell, Column, Row, Table, words
+from arturo_lab.report.writers import html
 from arturo_lab.show.animation import Ways
 from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, TrustRegion
 from arturo_lab.show.landscapes import LANDSCAPES
@@ -42,16 +44,18 @@ def live_page(ways: Ways, at: int | None = None) -> str:
             for name, racers in ways.items()
         ],
     }
-    parts = {
-        "steps": str(steps),
-        "start": str(start),
-        "searched": str(STEPS),
-        "toggles": "".join(map(toggle, BUILD)),
-        "sections": "".join(map(section, ways)),
-        "rows": "".join(rows(name, ways) for name in ways),
-    }
-    styles, scripts = ("base.css", "show.css"), ("contours.js", "show.js", "theme.js")
-    return page("arTuRO: the trust region, step by step", "show.html", parts, data, styles, scripts)
+    return page(
+        "show.html",
+        ("base.css", "show.css"),
+        ("contours.js", "show.js", "theme.js"),
+        data,
+        steps=steps,
+        start=start,
+        searched=STEPS,
+        optimizers=[(name, OPTIMIZERS[name].label, style(name)) for name in BUILD],
+        landscapes=[(name, LANDSCAPES[name].title) for name in ways],
+        ends=html(ends_table(ways, steps)),
+    )
 
 
 def region_data(region: TrustRegion) -> dict[str, Any]:
@@ -69,32 +73,20 @@ def region_data(region: TrustRegion) -> dict[str, Any]:
     return {**points, "optimum": optimum, "eta": region.eta, "kl": region.kl, "bound": region.bound}
 
 
-def toggle(optimizer: str) -> str:
-    label = f"{key(style(optimizer))}{escape(OPTIMIZERS[optimizer].label)}"
-    return f'<button type="button" aria-pressed="true" data-optimizer="{escape(optimizer)}">{label}</button>'
-
-
-def section(name: str) -> str:
-    title = escape(LANDSCAPES[name].title)
-    views = (("the whole landscape", "ground", 400), ("the trust region, up close", "ground", 400), ("loss", "curve", 400))
-    figures = "".join(
-        f'<figure><figcaption>{caption}</figcaption><svg class="{kind}" viewBox="0 0 400 {height}" role="img" '
-        f'aria-label="{title}: {caption}"></svg></figure>'
-        for caption, kind, height in views
+def ends_table(ways: Ways, steps: int) -> Table:
+    """Where each optimizer ended, the best of each landscape marked."""
+    columns = (
+        Column("landscape", align="left"),
+        Column("optimizer", align="left"),
+        Column("settings", align="left"),
+        Column(f"loss after {steps} steps", key="loss", better="lower"),
     )
-    inside = f'<h2>{title}</h2><div class="panels">{figures}</div><p class="said"></p>'
-    return f'<section class="landscape" id="{escape(name)}">{inside}</section>'
-
-
-def rows(name: str, ways: Ways) -> str:
-    ends = {optimizer: way.losses[-1] for optimizer, way in ways[name].items() if not way.diverged}
-    cells = []
-    for optimizer, way in ways[name].items():
-        settings = ", ".join(f"{key} {value}" for key, value in SETTINGS[name][optimizer].items())
-        end = "diverged" if way.diverged else f"{way.losses[-1]:.1e}"
-        best = ' class="best"' if optimizer in ends and ends[optimizer] == min(ends.values()) else ""
-        cells.append(
-            f"<tr><td>{escape(LANDSCAPES[name].title)}</td><td>{escape(OPTIMIZERS[optimizer].label)}</td>"
-            f"<td>{escape(settings)}</td><td{best}>{end}</td></tr>"
-        )
-    return "".join(cells)
+    rows: list[Row] = []
+    for name, racers in ways.items():
+        lowest = min((way.losses[-1] for way in racers.values() if not way.diverged), default=None)
+        for optimizer, way in racers.items():
+            settings = ", ".join(f"{key} {value}" for key, value in SETTINGS[name][optimizer].items())
+            end = float(way.losses[-1])
+            cell = Cell("diverged") if way.diverged else Cell(f"{end:.1e}", end, best=end == lowest)
+            rows.append((words(LANDSCAPES[name].title), words(OPTIMIZERS[optimizer].label), words(settings), cell))
+    return Table("landscapes", "Where each optimizer ended", columns, tuple(rows))

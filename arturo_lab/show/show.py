@@ -9,11 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from arturo_lab.fields import REQUIRED, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.registry import ConfigError, Registry
+from arturo_lab.report.table import Cell, Column, Table, words
+from arturo_lab.report.writers import terminal
 from arturo_lab.show.animation import Ways, animate
 from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, descend
 from arturo_lab.show.landscapes import LANDSCAPES
@@ -56,7 +57,7 @@ def run(options: Options, argv: Sequence[str]) -> None:
         paths = write(
             ways, options.out, options.format, options.at, lambda done, of: progress.update(bar, completed=done, total=of)
         )
-    console.print(table(ways))
+    console.print(terminal(table(ways)))
     for path in paths:
         console.print(str(path), soft_wrap=True, highlight=False)
 
@@ -93,18 +94,18 @@ def write(
 
 
 def table(ways: Ways) -> Table:
-    """The loss after the last step, the lowest of each landscape in bold; and how often the model beat the gradient."""
-    caption = "last column: steps that ended lower than a gradient step of the same KL, of those the bound cut short"
-    result = Table(title="Loss after the last step", title_justify="left", title_style="bold", caption=caption)
-    result.add_column("landscape", no_wrap=True)
-    for optimizer in BUILD:
-        result.add_column(OPTIMIZERS[optimizer].label, justify="right")
-    result.add_column("model beats gradient", justify="right")
+    """The loss after the last step, the lowest of each landscape marked; and how often the model beat the gradient."""
+    columns = (
+        Column("landscape", align="left"),
+        *(Column(OPTIMIZERS[optimizer].label, key=optimizer, better="lower") for optimizer in BUILD),
+        Column("model beats gradient", key="model_beats_gradient"),
+    )
+    rows = []
     for name, racers in ways.items():
         ends = {optimizer: math.inf if way.diverged else float(way.losses[-1]) for optimizer, way in racers.items()}
-        shown = ["diverged" if end == math.inf else f"{end:.1e}" for end in ends.values()]
-        best = list(ends.values()).index(min(ends.values()))
-        shown[best] = f"[bold]{shown[best]}[/]"
+        lowest = min(ends.values())
+        cells = [Cell("diverged") if end == math.inf else Cell(f"{end:.1e}", end, best=end == lowest) for end in ends.values()]
         better, cut = better_than_gradient(LANDSCAPES[name], racers["arturo"].regions)
-        result.add_row(LANDSCAPES[name].title, *shown, f"{better} of {cut}")
-    return result
+        rows.append((words(LANDSCAPES[name].title), *cells, Cell(f"{better} of {cut}", better, fields={"cut_short": cut})))
+    note = "Last column: steps that ended lower than a gradient step of the same KL, of those the bound cut short."
+    return Table("landscapes", "Loss after the last step", columns, tuple(rows), (note,))

@@ -1,4 +1,4 @@
-"""Several searches side by side: a page of Markdown, and the figures that compare optimizers on one task."""
+"""Several searches side by side: tables, and the figures that compare optimizers on one task."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
-from arturo_lab.report.evidence import Estimate
+from arturo_lab.report.document import Document, Part
 from arturo_lab.report.palette import style
-from arturo_lab.report.wording import mean_with_error
-from arturo_lab.runs import atomic
+from arturo_lab.report.table import Cell, Column, Table, with_best, words
+from arturo_lab.report.table import Row as TableRow
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.metrics import Metric
 from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish, possible
@@ -69,30 +69,24 @@ def check_alike(group: Sequence[Found]) -> None:
                 )
 
 
-def write_overview(found: Sequence[Found], folder: Path) -> list[Path]:
-    """``tuning.md`` and a figure for each task; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "tuning.md"]
-    parts = ["# What the searches found\n"]
+def overview(found: Sequence[Found]) -> Document:
+    """The searches by task: tables, and figures of what k trials were worth."""
+    parts: list[Part] = []
     for task in dict.fromkeys(search.task for search in found):
         group = [search for search in found if search.task == task]
         check_alike(group)
-        parts.append(f"## {TASKS[task].title}\n\n{about(group)}\n\n{table(group)}\n")
-        figure = best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)
-        figures = {f"{task}-best-after-k.png": figure}
+        figures = {"best-after-k": best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)}
         if len(by_study(group[0].own)) > 1:
-            figures[f"{task}-studies.png"] = studies_figure(group)
-        for name, figure in figures.items():
+            figures["studies"] = studies_figure(group)
+        for figure in figures.values():
             figure.suptitle(f"{TASKS[task].title}: {budget(group[0])}", fontsize=10)
-            paths.append(folder / name)
-            figure.savefig(paths[-1], dpi=120)
-            parts.append(f"![{name.removesuffix('.png')}]({name})\n")
+        first, *rest = figures.items()
+        parts.append(Part(TASKS[task].title, (about(group),), winners_table(group), (), first[1], f"{task}-{first[0]}"))
+        parts += [Part(f"{TASKS[task].title}: {name}", figure=figure, figure_name=f"{task}-{name}") for name, figure in rest]
         if any(search.config.search["crossed"] for search in group):
-            parts.append(cross_table(group))
-        commands = "\n".join(search.config.search["command"] for search in group)
-        parts.append(f"```\n{commands}\n```\n")
-    atomic.write(paths[0], "\n".join(parts).encode())
-    return paths
+            parts.append(Part(f"{TASKS[task].title}: values that won elsewhere", (), cross_table(group)))
+    commands = "\n".join(search.config.search["command"] for search in found)
+    return Document("tuning", "What the searches found", commands, tuple(parts))
 
 
 def budget(search: Found) -> str:
@@ -115,13 +109,21 @@ def about(group: Sequence[Found]) -> str:
     )
 
 
-def table(group: Sequence[Found]) -> str:
+def winners_table(group: Sequence[Found]) -> Table:
+    """A row for each optimizer."""
     several = group[0].config.search["studies"] > 1
     metric = TASKS[group[0].task].metric
-    unit = ", %" if metric.percent else f", {metric.name}"
-    studies = [f"best of each study{unit}"] if several else []
-    heading = ["optimizer", f"validation{unit}", *studies, f"test{unit}", "pruned", "diverged"]
-    lines = [_line([*heading, "values", "at an edge"]), _line(["---"] * (len(heading) + 2))]
+    unit = "%" if metric.percent else metric.unit or metric.name
+    columns = [Column("optimizer", key="label", align="left"), Column("validation", unit=unit, better=metric.better)]
+    columns += [Column("best of each study", unit=unit)] if several else []
+    columns += [
+        Column("test", unit=unit, better=metric.better),
+        Column("pruned"),
+        Column("diverged"),
+        Column("values", align="left", wrap=True, secondary=True),
+        Column("at an edge", align="left"),
+    ]
+    rows: list[TableRow] = []
     for search in group:
         how = search.config.search
         best = [metric.of_score(score) for score in (how["between_studies"] or {"best": []})["best"]] if several else []
@@ -129,42 +131,41 @@ def table(group: Sequence[Found]) -> str:
         tested = how["test"]
         of_another = tested and tested.get("params", how["params"]) != how["params"]
         values = ", ".join(f"{name} {value:.3g}" for name, value in how["params"].items())
-        edges = ", ".join(line.split()[0] for line in how["edges"]) or "no"
-        lines.append(
-            _line(
-                [
-                    OPTIMIZERS[search.config.optimizer].label,
-                    _shown(how["validation"], metric),
-                    *([each] if several else []),
-                    "of an earlier winner" if of_another else _shown(tested, metric) if tested else "not yet",
-                    f"{how['pruned']} of {how['trials']}",
-                    str(how["diverged"]),
-                    values,
-                    edges,
-                ]
+        rows.append(
+            (
+                Cell(OPTIMIZERS[search.config.optimizer].label, fields={"optimizer": search.config.optimizer}),
+                estimate_cell(how["validation"], metric),
+                *([Cell(each, fields={"studies": best})] if several else []),
+                Cell("of an earlier winner") if of_another else estimate_cell(tested, metric) if tested else Cell("not yet"),
+                Cell(f"{how['pruned']} of {how['trials']}", how["pruned"]),
+                Cell(str(how["diverged"]), how["diverged"]),
+                Cell(values, fields={"params": how["params"]}),
+                words(", ".join(line.split()[0] for line in how["edges"]) or "no"),
             )
         )
-    return "\n".join(lines)
+    return Table("tuning", TASKS[group[0].task].title, tuple(columns), with_best(columns, rows))
 
 
-def cross_table(group: Sequence[Found]) -> str:
+def cross_table(group: Sequence[Found]) -> Table:
     """Every winner on this task, whichever task it won on."""
     metric = TASKS[group[0].task].metric
-    lines = [
-        "Cross-evaluation:\n",
-        _line(["optimizer", "values of", "validation, %" if metric.percent else f"validation, {metric.name}"]),
-        _line(["---"] * 3),
-    ]
+    columns = (
+        Column("optimizer", align="left"),
+        Column("values of", align="left"),
+        Column("validation", unit="%" if metric.percent else metric.name, better=metric.better),
+    )
+    rows: list[TableRow] = []
     for search in group:
         label = OPTIMIZERS[search.config.optimizer].label
         own = winner(search.own)
-        lines.append(
-            _line([label, f"{search.task} (its own)", "diverged" if own is None else f"{metric.of_score(own.score):.2f}"])
-        )
+        score = Cell("diverged") if own is None else Cell(f"{metric.of_score(own.score):.2f}", metric.of_score(own.score))
+        rows.append((words(label), words(f"{search.task} (its own)"), score))
         for crossed in search.config.search["crossed"]:
             given_up = "" if crossed["state"] == "complete" else f" ({crossed['state']})"
-            lines.append(_line([label, crossed["from"], f"{metric.of_score(crossed['score']):.2f}{given_up}"]))
-    return "\n".join(lines) + "\n"
+            value = metric.of_score(crossed["score"])
+            cell = Cell(f"{value:.2f}{given_up}", value)
+            rows.append((words(label), words(crossed["from"]), cell))
+    return Table("crossed", "Cross-evaluation", columns, tuple(rows))
 
 
 def studies_figure(group: Sequence[Found]) -> Figure:
@@ -186,10 +187,8 @@ def studies_figure(group: Sequence[Found]) -> Figure:
     return figure
 
 
-def _shown(estimate: dict[str, Any], metric: Metric) -> str:
+def estimate_cell(estimate: dict[str, Any], metric: Metric) -> Cell:
+    """A mean and its doubled standard error, as `arturo tune` stores them."""
+    mean, error = estimate["mean"], estimate["doubled_error"]
     scale, digits = (100, 2) if metric.percent else (1, 4)
-    return mean_with_error(Estimate(estimate["mean"], estimate["doubled_error"]), scale=scale, digits=digits)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |" if cells[0] != "---" else "|" + "|".join(cells) + "|"
+    return Cell(f"{scale * mean:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}"), mean)

@@ -17,6 +17,7 @@ from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.pool.workers import CHECKPOINT_SECONDS, load, train_one
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.loggers import Logging
 from arturo_lab.tuning.protocols import Search
 
 
@@ -32,7 +33,11 @@ Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs 
 
 
 def training(
-    train: Callable[..., list[RunStatus]] | None, jobs: int, data_dir: Path | None, stop: Callable[[], bool]
+    train: Callable[..., list[RunStatus]] | None,
+    jobs: int,
+    data_dir: Path | None,
+    stop: Callable[[], bool],
+    log: Logging | None = None,
 ) -> Trainer:
     """``jobs`` at a time through ``train``, which is called like :func:`arturo_lab.pool.workers.train_all`. One that is over is
     left alone. None: one after the other in this process, which spares a run of seconds the start of another.
@@ -40,13 +45,13 @@ def training(
 
     def here(config: RunConfig, out: Path) -> RunStatus:
         loaded = load(TASKS[config.task].data, data_dir)
-        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda status: None, stop)
+        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda status: None, stop, log)
 
     def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
         if train is None:
             last = [here(config, out) for config in configs]
         else:
-            last = train(configs, out, jobs, data_dir=data_dir, stop=stop)
+            last = train(configs, out, jobs, data_dir=data_dir, stop=stop, log=log)
         for status in last:
             if status.state == "failed":
                 raise RunError(f"{status.config.name}: {status.message}")

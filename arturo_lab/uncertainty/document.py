@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,87 +10,61 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from arturo_lab.paper.document import markdown_table
-from arturo_lab.report.page import plain
-from arturo_lab.report.plots import save
-from arturo_lab.runs import atomic
+from arturo_lab.report.document import Document, Part
+from arturo_lab.report.table import Cell, Column, Row, Table, number, with_best, words
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.uncertainty.calibrate import Outcome
 from arturo_lab.uncertainty.methods import METHODS
 from arturo_lab.uncertainty.scores import BINS
 
-# field, heading, factor, digits, whether more is better
-COLUMNS = (
-    ("accuracy", "accuracy, %", 100, 2, True),
-    ("nll", "NLL, nats", 1, 4, False),
-    ("ece", "ECE, %", 100, 2, False),
-    ("brier", "Brier", 1, 4, False),
-    ("ood_auroc", "AUROC elsewhere, %", 100, 2, True),
+# field, heading, unit, factor, digits, whether more is better
+SCORES = (
+    ("accuracy", "accuracy", "%", 100, 2, True),
+    ("nll", "NLL", "nats", 1, 4, False),
+    ("ece", "ECE", "%", 100, 2, False),
+    ("brier", "Brier", "", 1, 4, False),
+    ("ood_auroc", "AUROC elsewhere", "%", 100, 2, True),
 )
+PAIR = (Column("what", align="left"), Column("value", align="left", wrap=True))
 
 
-@dataclass(frozen=True)
-class Page:
-    """The outcomes with everything one must know to judge them."""
+def scores_table(task: str, outcomes: Sequence[Outcome]) -> Table:
+    """A row for each method; the best of each column is marked."""
+    judged = tuple(
+        Column(heading, key=field, unit=unit, better="higher" if more else "lower")
+        for field, heading, unit, _, _, more in SCORES
+    )
+    columns = (
+        Column("method", key="label", align="left"),
+        *judged,
+        Column("networks trained", key="networks", secondary=True),
+        Column("passes per prediction", key="passes", secondary=True),
+        Column("chosen", key="chosen_text", align="left", secondary=True),
+    )
+    rows: list[Row] = []
+    for outcome in outcomes:
+        scores = []
+        for field, _, _, factor, digits, _ in SCORES:
+            value = getattr(outcome.scores, field)
+            scores.append(number(value, "" if value is None else f"{factor * value:.{digits}f}"))
+        name = Cell(METHODS[outcome.method].label, METHODS[outcome.method].label, fields={"method": outcome.method})
+        counts = (Cell(str(n), n) for n in (outcome.networks, outcome.passes))
+        rows.append((name, *scores, *counts, Cell(chosen(outcome.chosen), fields={"chosen": outcome.chosen})))
+    return Table("calibrate", TASKS[task].title, columns, with_best(columns, rows))
 
-    task: str
-    command: str
-    protocol: dict[str, Any]  # in words and numbers, in this order
-    outcomes: Sequence[Outcome]
-    notes: Sequence[str] = ()
 
-    @property
-    def headings(self) -> tuple[str, ...]:
-        return ("method", *(heading for _, heading, *_ in COLUMNS), "networks trained", "passes per prediction", "chosen")
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """As text; the best of each column is bold."""
-        best: dict[str, float] = {}
-        for field, _, _, _, more in COLUMNS:
-            values = [getattr(o.scores, field) for o in self.outcomes if getattr(o.scores, field) is not None]
-            if values:
-                best[field] = max(values) if more else min(values)
-        rows = []
-        for o in self.outcomes:
-            cells = [METHODS[o.method].label]
-            for field, _, factor, digits, _ in COLUMNS:
-                value = getattr(o.scores, field)
-                text = "–" if value is None else f"{factor * value:.{digits}f}"
-                cells.append(f"**{text}**" if value is not None and value == best[field] else text)
-            rows.append((*cells, str(o.networks), str(o.passes), chosen(o.chosen)))
-        return rows
-
-    def markdown(self, picture: str | None = None) -> str:
-        parts = [
-            f"# Calibration: {TASKS[self.task].title}",
-            f"Made by `{self.command}`.",
-            markdown_table(self.headings, self.rows()),
-        ]
-        parts += self.notes
-        if picture is not None:
-            parts.append(f"![Reliability]({picture})")
-        parts += ["## Protocol", markdown_table(("what", "value"), [(k, str(v)) for k, v in self.protocol.items()])]
-        about = [(METHODS[o.method].label, METHODS[o.method].about) for o in self.outcomes]
-        return "\n\n".join([*parts, "## Methods", markdown_table(("method", "what it is"), about)]) + "\n"
-
-    def json(self) -> dict[str, Any]:
-        return {
-            "command": self.command,
-            "task": self.task,
-            "protocol": plain(self.protocol),
-            "notes": list(self.notes),
-            "methods": plain([outcome.to_json() for outcome in self.outcomes]),
-        }
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write all of it; return the paths."""
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"calibrate-{self.task}"
-        pictures = save(figure(self.outcomes), folder / name)
-        page, numbers = folder / f"{name}.md", folder / f"{name}.json"
-        atomic.write(page, self.markdown(pictures[0].name).encode())
-        atomic.write_json(numbers, self.json())
-        return [page, numbers, *pictures]
+def document(task: str, command: str, protocol: dict[str, Any], outcomes: Sequence[Outcome], notes: Sequence[str]) -> Document:
+    """The outcomes with everything one must know to judge them. ``protocol`` in words and numbers."""
+    how = Table("protocol", "Protocol", PAIR, tuple((words(name), words(value)) for name, value in protocol.items()))
+    about = [(METHODS[o.method].label, METHODS[o.method].about) for o in outcomes]
+    methods = Table("methods", "Methods", PAIR, tuple((words(name), words(text)) for name, text in about))
+    parts = (
+        Part("", (), scores_table(task, outcomes), tuple(notes), figure(outcomes)),
+        Part("Protocol", (), how, shown=False),
+        Part("Methods", (), methods, shown=False),
+    )
+    facts = {"task": task, "protocol": protocol, "methods": [outcome.to_json() for outcome in outcomes]}
+    return Document(f"calibrate-{task}", f"Calibration: {TASKS[task].title}", command, parts, facts)
 
 
 def chosen(values: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def test_writes_everything_and_trains_nothing_twice(
     ]
     assert {record.config["settings"]["lr"] for record in records} == {1.0, 0.05}
     figures = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    panels = ("", "-accuracy", "-time", "-train-loss")
+    panels = ("", "-result", "-time", "-train-loss")
     assert figures == sorted(f"digits-mlp{panel}.{kind}" for panel in panels for kind in ("png", "pdf"))
     assert all((tmp_path / "figures" / name).stat().st_size > 5_000 for name in figures)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -56,12 +56,10 @@ def test_writes_everything_and_trains_nothing_twice(
     (task,) = summary["tasks"]
     sgd, arturo = task["optimizers"]
     expected = Estimate.of([record.result["test_accuracy"] for record in records[:2]])
-    assert arturo["test_accuracy"] == {
-        "mean": pytest.approx(expected.mean),
-        "doubled_error": pytest.approx(expected.doubled_error),
-    }
-    assert task["seeds"] == [2, 5] and sgd["runs"]["finished"] == 2 and sgd["settings"]["lr"] == 0.05
-    assert f"{100 * expected.mean:.2f} ±" in out and "95 % bootstrap interval" in out
+    assert arturo["test_accuracy"] == pytest.approx(expected.mean)
+    assert arturo["test_accuracy_half_width"] == pytest.approx(expected.half_width)
+    assert task["seeds"] == [2, 5] and sgd["finished"] == 2 and sgd["settings"]["lr"] == 0.05
+    assert f"{100 * expected.mean:.2f} ±" in out and "half of its 95 % t-interval" in out
     assert f"figure: {tmp_path}/figures/digits-mlp.png\npage: {tmp_path}/report.html\n" in out
     assert "SGD" in (tmp_path / "report.html").read_text(encoding="utf-8")
 

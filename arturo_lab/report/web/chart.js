@@ -1,6 +1,12 @@
 // Curves with bands in an SVG: pure functions from data and a view (what to show, over what, in which scale) to shapes.
 const MARGIN = { left: 60, right: 18, top: 34, bottom: 44 };
 
+// Where a picture has more lines than there are dashes.
+const MARKS = {
+  o: (x, y) => `M${x - 4} ${y}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0`, s: (x, y) => `M${x - 3.5} ${y - 3.5}h7v7h-7z`, "^": (x, y) => `M${x} ${y - 5}l4.5 8h-9z`,
+  D: (x, y) => `M${x} ${y - 5}l5 5l-5 5l-5 -5z`, v: (x, y) => `M${x} ${y + 5}l4.5 -8h-9z`, P: (x, y) => `M${x - 2} ${y - 4}h4v2h2v4h-2v2h-4v-2h-2v-4h2z`, X: (x, y) => `M${x - 4} ${y - 4}l4 3l4 -3v8l-4 -3l-4 3z`,
+};
+
 const node = (name, attributes, parent, text) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -17,35 +23,32 @@ function shown(metric, view, value) {
 }
 const axisTitle = (metric, view) => metric.percent && view.scale === "log" ? metric.title.replace("accuracy", "error") : metric.title;
 const say = (metric, value) => metric.percent ? value.toFixed(2) : Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
-// An error with as many decimals as its mean is said with: what lies below is rounding.
-function sayError(metric, value, error) {
-  if (metric.percent) return error.toFixed(2);
-  const decimals = 3 - Math.floor(Math.log10(Math.abs(value) || 1));
-  return decimals > 8 ? error.toExponential(1) : String(Number(error.toFixed(Math.max(0, decimals))));
-}
-
 // One line: its points with x, y and the band's ends; y is null where there is nothing to draw.
-function points(metric, view, seconds, values, errors) {
+function points(metric, view, seconds, values, lows, highs) {
   return values.map((value, i) => {
-    const y = shown(metric, view, value), error = errors?.[i] ?? null, wide = error === null ? 0 : error * (metric.percent ? 100 : 1);
-    return { i, x: view.x === "epochs" ? i + 1 : seconds[i], y, low: y === null ? null : y - wide, high: y === null ? null : y + wide, wide: error === null ? null : wide };
+    const y = shown(metric, view, value), ends = lows ? [shown(metric, view, lows[i]), shown(metric, view, highs[i])] : [null, null];
+    const [low, high] = ends[0] === null ? [null, null] : ends.sort((a, b) => a - b); // the error turns them round
+    return { i, x: view.x === "epochs" ? i + 1 : seconds[i], y, low, high };
   });
 }
 
 function lines(section, view) {
   const metric = section.metrics.find((each) => each.name === view.metric) ?? section.metrics[0];
-  return section.series.map((series, index) => ({
-    index, series, metric, visible: !view.hidden.has(index),
-    mean: points(metric, view, series.seconds, series.curves[metric.name].mean, series.curves[metric.name].error),
-    runs: series.runs.map((run) => ({ run, points: points(metric, view, run.seconds, run.values[metric.name]) })),
-  }));
+  return section.series.map((series, index) => {
+    const curve = series.curves[metric.name], several = series.drawn > 1;
+    return {
+      index, series, metric, visible: !view.hidden.has(index),
+      mean: points(metric, view, series.seconds, curve.mean, several ? curve.low : null, several ? curve.high : null),
+      runs: series.runs.map((run) => ({ run, points: points(metric, view, run.seconds, run.values[metric.name]) })),
+    };
+  });
 }
 
 // From the lowest to the highest of what is shown. Close-up: the first fifth of the training may leave the picture.
 function extent(drawn, view, metric) {
   const seen = drawn.filter((line) => line.visible);
   const late = (all) => view.focus ? all.slice(Math.floor(all.length / 5)) : all;
-  let values = seen.flatMap((line) => late(line.mean).flatMap((p) => [p.low, p.high]));
+  let values = seen.flatMap((line) => late(line.mean).flatMap((p) => [p.y, p.low, p.high]));
   if (view.singles) values.push(...seen.flatMap((line) => line.runs.filter((r) => r.run.status === "finished").flatMap((r) => late(r.points).map((p) => p.y))));
   if (!values.some(Number.isFinite)) values = seen.flatMap((line) => line.runs.flatMap((r) => r.points.map((p) => p.y)));
   values = values.filter((v) => v !== null && Number.isFinite(v) && (view.scale === "linear" || v > 0));
@@ -91,7 +94,7 @@ function path(all, x, y) {
 }
 
 function band(all, x, y, bottom) {
-  const there = all.filter((p) => p.y !== null && p.wide !== null && Number.isFinite(y(p.high)));
+  const there = all.filter((p) => p.y !== null && p.low !== null && Number.isFinite(y(p.high)));
   if (there.length < 2) return "";
   const low = (p) => Number.isFinite(y(p.low)) ? y(p.low) : bottom; // below zero on a log scale
   const up = there.map((p) => `${x(p.x).toFixed(2)} ${y(p.high).toFixed(2)}`), down = there.map((p) => `${x(p.x).toFixed(2)} ${low(p).toFixed(2)}`).reverse();
@@ -120,7 +123,11 @@ function draw(svg, section, view, [width, height] = [svg.clientWidth || 900, svg
   }
   node("line", { x1: MARGIN.left, x2: right, y1: bottom, y2: bottom, class: "axis" }, svg);
   node("text", { x: right, y: bottom + 37, "text-anchor": "end" }, svg, view.x === "epochs" ? "epoch" : "seconds of training");
-  node("text", { x: 2, y: 16, class: "title" }, svg, axisTitle(metric, view) + (view.scale === "log" ? ", log scale" : ""));
+  node("text", { x: 2, y: 16, class: "title" }, svg, `${axisTitle(metric, view)}, ${view.scale} scale`);
+
+  const drawnY = drawn.filter((line) => line.visible).flatMap((line) => line.mean.map((p) => p.y)).filter((v) => v !== null);
+  const cut = drawnY.some((v) => v < low) ? `cut: the first epochs are below ${tickText(Number(low.toPrecision(3)))}` : drawnY.some((v) => v > high) ? `cut: the first epochs are above ${tickText(Number(high.toPrecision(3)))}` : "";
+  if (cut) node("text", { x: MARGIN.left, y: bottom + 37, class: "cut" }, svg, cut);
 
   const clip = `clip-${svg.closest("figure").dataset.section}`;
   const clipPath = node("clipPath", { id: clip }, node("defs", {}, svg));
@@ -142,6 +149,7 @@ function draw(svg, section, view, [width, height] = [svg.clientWidth || 900, svg
       }
     }
     node("path", { d: path(line.mean, x, y), class: "line", "stroke-dasharray": line.series.dashes }, group);
+    if (line.series.marker) for (const p of line.mean.filter((each, i) => each.y !== null && i % Math.max(1, Math.floor(line.mean.length / 6)) === 0)) node("path", { d: MARKS[line.series.marker](x(p.x), y(p.y)), class: "mark" }, group);
     if (line.mean.length === 1 && line.mean[0].y !== null) node("circle", { cx: x(line.mean[0].x), cy: y(line.mean[0].y), r: 4, class: "point" }, group);
   }
   return { x, y, drawn, metric, first, last, right, bottom, width, overlay: node("g", { class: "overlay" }, svg) };

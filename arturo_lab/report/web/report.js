@@ -1,9 +1,13 @@
+const views = {};
 // The report: one view per section, changed by its controls; values under the pointer or the arrow keys.
-for (const figure of document.querySelectorAll("figure.chart")) {
+for (const figure of document.querySelectorAll("figure.curves")) {
   const index = figure.dataset.section, section = DATA.sections[index];
   const controls = document.querySelector(`.controls[data-section="${index}"]`);
   const svg = figure.querySelector("svg.plot"), tip = figure.querySelector(".tip"), live = figure.querySelector("[aria-live]");
   const view = { metric: section.metrics[0]?.name, x: "epochs", scale: "linear", focus: true, singles: false, hidden: new Set() };
+  const kept = DATA.kept?.views?.[index];
+  if (kept) Object.assign(view, kept, { hidden: new Set(kept.hidden) });
+  views[index] = view;
   let scene = null, at = null; // `at` is the epoch looked at (0 is the first), null for none
 
   const redraw = () => {
@@ -33,6 +37,13 @@ for (const figure of document.querySelectorAll("figure.chart")) {
     });
   }
 
+  if (kept) { // a live page that loaded itself anew
+    controls.querySelector("select").value = view.metric;
+    for (const name of ["x", "scale"]) for (const button of controls.querySelectorAll(`[data-${name}]`)) button.setAttribute("aria-pressed", String(button.dataset[name] === view[name]));
+    for (const name of ["focus", "singles"]) controls.querySelector(`[data-control="${name}"]`).setAttribute("aria-pressed", String(view[name]));
+    for (const button of controls.querySelectorAll("[data-series]")) button.setAttribute("aria-pressed", String(!view.hidden.has(Number(button.dataset.series))));
+  }
+
   // The means of the visible lines at an epoch; over time, at the moment the longest line ends that epoch.
   const visible = () => scene.drawn.filter((line) => line.visible && line.mean.length);
   const longest = () => visible().reduce((a, b) => (b.mean.at(-1).x > a.mean.at(-1).x ? b : a));
@@ -53,7 +64,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       const cy = scene.y(point.y);
       if (cy >= MARGIN.top - 6 && cy <= scene.bottom) node("circle", { cx: scene.x(point.x), cy, r: 4.5, class: "series point", style: line.series.colours }, scene.overlay);
     }
-    const better = scene.metric.name === "test_accuracy" && view.scale === "linear" ? -1 : 1;
+    const better = scene.metric.higher && !(scene.metric.percent && view.scale === "log") ? -1 : 1;
     rows.sort((a, b) => better * (a.point.y - b.point.y));
     const heading = view.x === "epochs" ? `epoch ${x}` : `${say({}, x)} s`;
     fill(heading, rows);
@@ -71,13 +82,14 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       const swatch = node("svg", { class: "key series", viewBox: "0 0 30 10", style: line.series.colours }, key);
       node("line", { x1: 0, x2: 30, y1: 5, y2: 5, "stroke-dasharray": line.series.dashes }, swatch);
       key.append(line.series.label + (view.x === "epochs" ? "" : ` (epoch ${point.i + 1})`));
-      row.insertCell().textContent = say(scene.metric, point.y) + (point.wide === null ? "" : ` ± ${sayError(scene.metric, point.y, point.wide)}`);
+      row.insertCell().textContent = say(scene.metric, point.y);
+      row.insertCell().textContent = point.low === null ? "" : `${say(scene.metric, point.low)} to ${say(scene.metric, point.high)}`;
     }
     tip.replaceChildren(title, table);
     tip.hidden = rows.length === 0;
   }
 
-  svg.addEventListener("pointermove", (event) => {
+  const point = (event) => {
     if (!scene) return;
     const box = svg.getBoundingClientRect(), px = (event.clientX - box.left) * scene.width / box.width;
     const value = scene.first + (scene.last - scene.first) * (px - scene.x(scene.first)) / ((scene.x(scene.last) - scene.x(scene.first)) || 1);
@@ -87,8 +99,11 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       const moment = Math.max(0, Math.min(value, scene.last)), guide = longest().mean;
       look(Math.max(0, guide.findLastIndex((p) => p.x <= moment)), moment);
     }
-  });
-  svg.addEventListener("pointerleave", () => look(null));
+  };
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point); // a tap does not move
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") look(null); }); // a finger leaves when it lifts
+  addEventListener("pointerdown", (event) => { if (!figure.contains(event.target)) look(null); });
   svg.addEventListener("blur", () => look(null));
   svg.addEventListener("keydown", (event) => {
     if (!scene || !visible().length) return;

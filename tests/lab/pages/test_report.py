@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import json
 from pathlib import Path
 
+import jinja2
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 
 from arturo_lab import cli
-from arturo_lab.report.page import as_json, escape, filled, plain
-from arturo_lab.report.plots import curves_figure, limits, stems
+from arturo_lab.report.metric import ShownMetric
+from arturo_lab.report.page import as_json, plain, rendered
+from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.records import read_runs
 
@@ -32,12 +37,13 @@ def three(make_run, tmp_path: Path) -> Path:
 def test_prints_the_table_and_writes_page_and_figures(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(three) == 0
     out, err = capsys.readouterr()
-    assert "91.00 ± 1.15" in out and "90.00 to 92.00" in out and "0.25" in out and "best" in out and err == ""
+    # 90, 91, 92: standard error 1 / sqrt(3), times 4.30
+    assert "91.00 ± 2.48" in out and "10.00 ± 0.00" in out and "0.25" in out and err == ""
     assert [line.split(": ")[1] for line in out.splitlines()[-3:]] == [
         str(three / name) for name in ("figures/digits-mlp.png", "report.html", "summary.json")
     ]
     names = {path.name for path in (three / "figures").iterdir()}
-    panels = ("", "-accuracy", "-train-loss", "-time")
+    panels = ("", "-result", "-train-loss", "-time")
     assert names == {f"digits-mlp{panel}.{kind}" for panel in panels for kind in ("png", "pdf")}
     assert (three / "figures" / "digits-mlp.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(three / "figures" / "digits-mlp-time.png") as picture:
@@ -45,42 +51,105 @@ def test_prints_the_table_and_writes_page_and_figures(three: Path, capsys: pytes
 
 
 def test_page_holds_the_numbers(three: Path) -> None:
-    assert report(three, "--no-figures", "--target", "0.8") == 0
+    assert report(three, "--no-figures", "--target", "0.8", "--against", "arturo") == 0
     text = (three / "report.html").read_text(encoding="utf-8")
-    assert sorted(path.name for path in three.iterdir()) == ["digits-mlp", "report.html", "summary.json"]
+    assert sorted(path.name for path in three.iterdir()) == ["digits-mlp", "report.html", "summary.json", "tables"]
     for said in (
-        "91.00 ± 1.15",
-        "90.00 to 92.00",
+        "91.00 ± 2.48",
         "−10.00",
         "p = 0.25",
         "epochs to 80 %",
-        "3 of 3 got there",
+        "4.0 s, 3 of 3",
         "a &lt;fast&gt; one",
     ):
         assert said in text, said
-    assert "at most 75 %" in text and "paired t-test over the seeds against the best, Holm" in text
+    assert "3 seeds can carry no p below 0.25" in text and "correction for all comparisons with arTuRO on the task" in text
 
 
 def test_summary_holds_the_numbers(three: Path, make_run) -> None:
     make_run(three, "sgd", 3, status="diverged", done=4)
-    assert report(three, "--no-figures", "--target", "0.8") == 0
+    assert report(three, "--no-figures", "--target", "0.8", "--against", "arturo") == 0
     summary = json.loads((three / "summary.json").read_text())
-    assert summary["command"] == f"arturo report {three} --target 0.8" and summary["environments"][0]["torch"] == "2.13.0"
+    assert (
+        summary["command"] == f"arturo report {three} --target 0.8 --against arturo"
+        and summary["environments"][0]["torch"] == "2.13.0"
+    )
     (task,) = summary["tasks"]
     assert {"task": "digits-mlp", "epochs": 8, "batch_size": 32, "seeds": [0, 1, 2, 3], "target": 0.8}.items() <= task.items()
     sgd, arturo = task["optimizers"]
-    # 80, 81, 82: standard deviation 1, doubled standard error 2 / sqrt(3)
-    assert sgd["test_accuracy"] == {"mean": pytest.approx(0.81), "doubled_error": pytest.approx(0.02 / 3**0.5, rel=1e-6)}
-    assert sgd["test_accuracy_interval"] == [0.8, 0.82] and sgd["test_accuracy_by_seed"] == {"0": 0.8, "1": 0.81, "2": 0.82}
-    assert sgd["runs"] == {"finished": 3, "diverged": 1, "unfinished": 0} and not sgd["best"] and arturo["best"]
-    assert (sgd["p_against_best"], sgd["pairs"], sgd["behind_best"]) == (0.25, 3, pytest.approx(0.1))
-    assert arturo["epochs_to_target"] == 4 and arturo["reached_target"] == 3
+    # 80, 81, 82: standard deviation 1, doubled standard error 2 / sqrt(3), t-interval 4.30 / sqrt(3)
+    assert sgd["test_accuracy"] == pytest.approx(0.81) and sgd["test_accuracy_n"] == 3
+    assert sgd["test_accuracy_doubled_error"] == pytest.approx(0.02 / 3**0.5, rel=1e-6)
+    assert sgd["test_accuracy_half_width"] == pytest.approx(0.0430265 / 3**0.5, rel=1e-5)
+    assert sgd["test_accuracy_by_seed"] == {"0": 0.8, "1": 0.81, "2": 0.82}
+    assert (sgd["finished"], sgd["diverged"], sgd["unfinished"]) == (3, 1, 0) and not sgd["best"] and arturo["best"]
+    assert (sgd["p"], sgd["pairs"], sgd["difference"]) == (0.25, 3, pytest.approx(-0.1))
+    assert arturo["epochs_to_target"] == 4 and arturo["reached_target"] == 3 and task["against"] == "arTuRO"
     assert sgd["seconds_per_epoch"] == pytest.approx(1.1) and sgd["settings"] == {"lr": 0.1}
+    assert task["metric"] == {"name": "test_accuracy", "unit": "%", "better": "higher"} and summary["across"] is None
+
+
+def test_all_pairs_when_nothing_is_named(three: Path, make_run, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(3):
+        make_run(three, "adam", seed, final=0.85)
+    assert report(three, "--no-figures", "--against", "all") == 0
+    assert "8x8 digits, MLP: all pairs" in capsys.readouterr().out
+    (task,) = json.loads((three / "summary.json").read_text())["tasks"]
+    assert [(row["ahead"], row["behind"]) for row in task["pairs"]] == [("Adam", "SGD"), ("arTuRO", "SGD"), ("arTuRO", "Adam")]
+    assert all(row["pairs"] == 3 and row["p"] >= 0.25 for row in task["pairs"]) and "difference" not in task["optimizers"][0]
+    text = (three / "report.html").read_text(encoding="utf-8")
+    assert "<details open><summary>All pairs" in text
+
+
+def test_tables_are_files(three: Path) -> None:
+    assert report(three, "--no-figures", "--against", "sgd") == 0
+    assert sorted(path.name for path in (three / "tables").iterdir()) == [
+        "digits-mlp-seeds.csv",
+        "digits-mlp-seeds.tex",
+        "digits-mlp.csv",
+        "digits-mlp.tex",
+    ]
+    head, *rows = (three / "tables" / "digits-mlp-seeds.csv").read_text().splitlines()
+    assert head == "label,seed_0,seed_1,seed_2,optimizer" and rows == ["SGD,0.8,0.81,0.82,sgd", "arTuRO,0.9,0.91,0.92,arturo"]
+
+
+def test_a_target_beyond_all_accuracies(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(three, "--target", "90") == 2
+    assert capsys.readouterr().err == "arturo: target: must be above 0 and at most 1, such as 0.9, got 90\n"
+
+
+def test_a_reference_nobody_ran(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(three, "--against", "lion") == 2
+    assert capsys.readouterr().err == "arturo: against: no runs of 'lion'; use one of arturo, sgd, or all for all pairs\n"
+    assert [path.name for path in three.iterdir()] == ["digits-mlp"]
+
+
+def test_over_tasks(three: Path, make_run, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(3):
+        make_run(three, "sgd", seed, task="digits-cnn", final=0.95)
+        make_run(three, "arturo", seed, task="digits-cnn", final=0.9)
+        make_run(three, "adam", seed, task="digits-cnn", final=0.9)
+    assert report(three) == 0
+    assert "All 2 tasks: wins and ranks" in capsys.readouterr().out
+    across = json.loads((three / "summary.json").read_text())["across"]
+    ranks = {row["label"]: row for row in across["ranks"]["rows"]}
+    assert list(ranks) == ["SGD", "arTuRO"] and ranks["SGD"]["ranks"] == [2, 1] and ranks["arTuRO"]["wins"] == 1
+    assert across["ranks"]["notes"][-1] == "Not on every task, so not ranked: Adam."
+    # digits-mlp's target is SGD's 81 %, which arTuRO reaches first; digits-cnn's is 90 %, SGD first
+    ratios = {(row["label"], row["clock"]): row["ratios"] for row in across["profiles"]["rows"]}
+    assert ratios["SGD", "steps"][0] == 1 and ratios["arTuRO", "steps"][0] == 1
+    assert (three / "figures" / "profiles.png").exists() and (three / "tables" / "profiles.csv").exists()
+    assert 'id="across"' in (three / "report.html").read_text(encoding="utf-8")
 
 
 def test_out_of_the_way(three: Path, tmp_path: Path) -> None:
     assert report(three, "--out", str(tmp_path / "deep" / "paper")) == 0
-    assert sorted(path.name for path in (tmp_path / "deep" / "paper").iterdir()) == ["figures", "report.html", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "deep" / "paper").iterdir()) == [
+        "figures",
+        "report.html",
+        "summary.json",
+        "tables",
+    ]
     assert [path.name for path in three.iterdir()] == ["digits-mlp"]
     assert report(three, "--out", str(tmp_path / "deep" / "paper")) == 0  # again, over its own output
 
@@ -115,8 +184,7 @@ def test_nothing_has_begun(make_run, tmp_path: Path) -> None:
     [
         (["nowhere"], "arturo: DIR: nowhere is not there"),
         (["."], "arturo: DIR: . holds no run folders"),
-        ([".", "--target", "90"], "arturo: target: must be above 0 and at most 1, such as 0.9, got 90"),
-        ([".", "--target", "nan"], "arturo: target: must be above 0 and at most 1"),
+        ([".", "--target", "nan"], "arturo: target: must be a finite number, such as 0.9 for 90 % accuracy, got nan"),
     ],
 )
 def test_mistakes(
@@ -157,7 +225,8 @@ def test_nothing_from_a_file_becomes_html(make_run, tmp_path: Path) -> None:
     assert tags.names.count("script") == 2 and "img" not in tags.names
     assert not any(name.startswith("on") for name, _ in tags.attributes)
     addresses = [value for name, value in tags.attributes if name in ("src", "href", "action", "xlink:href")]
-    assert all(address.startswith("#") for address in addresses)
+    assert all(address.startswith(("#", "data:text/plain;charset=utf-8,")) for address in addresses)
+    assert all("<" not in address and '"' not in address for address in addresses)
     assert all(path.resolve().parent == (tmp_path / "figures").resolve() for path in (tmp_path / "figures").iterdir())
 
 
@@ -169,11 +238,10 @@ def test_as_json_survives_any_string() -> None:
     assert plain({"x": float("nan"), "y": (1 / 3, 7, 1e-30 / 3)}) == {"x": None, "y": [0.3333333, 7, 3.333333e-31]}
 
 
-def test_filled_does_not_fill_what_was_filled_in() -> None:
-    parts = dict.fromkeys(("counts", "problems", "contents", "sections", "command"), escape("{{command}}"))
-    assert filled("report.html", parts).count("{{command}}") == 5
-    with pytest.raises(KeyError):
-        filled("report.html", {})
+def test_templates_escape_and_miss_nothing() -> None:
+    assert rendered("key.html", colours='"><b>', dashes="none", marker="").count("<b>") == 0
+    with pytest.raises(jinja2.UndefinedError):
+        rendered("key.html", colours="")
 
 
 # --- figures
@@ -181,22 +249,54 @@ def test_filled_does_not_fill_what_was_filled_in() -> None:
 
 def test_figure_draws_what_the_section_says(three: Path) -> None:
     (section,) = sections(read_runs(three)[0])
-    accuracy, loss, time = curves_figure(section, ["accuracy", "train-loss", "time"]).axes
+    accuracy, loss, time = curves_figure(section, ["result", "train-loss", "time"]).axes
     sgd, arturo = section.variants
     assert [line.get_label() for line in accuracy.lines] == ["SGD", "arTuRO"]
     assert [line.get_color() for line in accuracy.lines] == [sgd.look.light, arturo.look.light]
     assert accuracy.lines[1].get_ydata().tolist() == [point.mean for point in arturo.curve("test_accuracy")]
     assert time.lines[1].get_xdata().tolist() == arturo.times and loss.get_yscale() == "log"
+    assert accuracy.get_title("left") == "test accuracy [%], linear scale" and "log scale" in loss.get_title("left")
     band = accuracy.collections[1].get_paths()[0].vertices
-    last = arturo.curve("test_accuracy")[-1]
     at_end = band[band[:, 0] == 8][:, 1]
-    assert (min(at_end), max(at_end)) == pytest.approx((last.mean - last.doubled_error, last.mean + last.doubled_error))
+    assert (min(at_end), max(at_end)) == pytest.approx((0.90, 0.92))  # the lowest and the highest seed
+
+
+def test_figure_explains_bands_and_cuts(three: Path) -> None:
+    (section,) = sections(read_runs(three)[0])
+    figure = curves_figure(section, ["result"])
+    (axes,) = figure.axes
+    (legend,) = figure.legends
+    said = legend.get_title().get_text().replace("\n", " ")
+    assert said == "Lines: means over 3 seeds. Bands: from the lowest to the highest seed."
+    low, _ = axes.get_ylim()
+    assert [text.get_text() for text in axes.texts] == [f"cut: the first epochs are below {100 * low:.2f} %"]
+
+
+@pytest.mark.parametrize("spread", [1.5, 4.0, 30.0, 1e3, 1e6])
+def test_tick_labels_do_not_collide(spread: float) -> None:
+    figure = Figure(figsize=(3.5, 2.7), layout="constrained")
+    canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+    set_scale(axes, [np.geomspace(1, spread, 20)], ShownMetric("train_loss", "nats", higher=False))
+    axes.plot(np.geomspace(1, spread, 20))
+    canvas.draw()
+    low, high = sorted(axes.get_ylim())
+    boxes = [
+        label.get_window_extent()
+        for label, at in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+        if low <= at <= high
+    ]
+    boxes.sort(key=lambda box: box.y0)
+    assert len(boxes) >= 2 and all(one.y1 < other.y0 for one, other in itertools.pairwise(boxes))
 
 
 def test_limits_let_the_first_fifth_fall_below() -> None:
     mean = np.array([0.1, 0.2, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
-    low, high = limits([(mean, np.zeros(10)), (np.full(3, np.nan), np.zeros(3))])
+    low, high = limits([mean, np.full(3, np.nan)])
     assert 0.7 < low < 0.8 and 0.9 < high < 0.95
+    low, high = limits([-mean], higher=False)
+    assert -0.95 < low < -0.9 and -0.8 < high < -0.7
+    low, _ = limits([np.array([0.893, 0.9, 0.9, 0.9, 0.95])])
+    assert low < 0.893  # nothing is cut for a little
 
 
 def test_file_names_stay_in_the_folder(make_run, tmp_path: Path) -> None:

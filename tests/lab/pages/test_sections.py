@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from arturo_lab.report.evidence import Arrival, Estimate, bootstrap_interval
+from arturo_lab.report.comparison import compare
+from arturo_lab.report.evidence import Arrival, Estimate
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
-from arturo_lab.report.sections import Section, Variant, sections
+from arturo_lab.report.sections import Point, Section, Variant, sections
+from arturo_lab.report.tables import comparison_table, epoch_cell, target_cell
 from arturo_lab.runs.records import read_runs
 
 
@@ -63,7 +66,7 @@ def test_curves_are_means_over_finished_runs(make_run, tmp_path: Path) -> None:
     (variant,) = read(tmp_path)[0].variants
     assert len(variant.drawn) == 3
     curve = variant.curve("test_accuracy")
-    assert len(curve) == 8 and curve[-1] == Estimate.of([0.8, 0.9, 0.7])
+    assert len(curve) == 8 and curve[-1] == Point(pytest.approx(0.8), 0.7, 0.9)
     assert curve[0].mean == pytest.approx(0.8 * 0.5)
     assert variant.curve("eta") == [None] * 8
     assert variant.times == pytest.approx([1.1 * epoch for epoch in range(1, 9)])  # mean of 1.0, 1.1, 1.2
@@ -75,26 +78,59 @@ def test_runs_under_way_are_drawn_as_far_as_all_go(make_run, tmp_path: Path) -> 
     (section,) = read(tmp_path)
     (variant,) = section.variants
     assert len(variant.drawn) == 2 and len(variant.curve("train_loss")) == len(variant.times) == 2
-    (row,) = section.summary()
-    assert row.accuracy is None and row.interval is None and not row.best and section.target is None
+    assert variant.estimate is None and section.best is None and section.target is None and section.ranked == []
 
 
-def test_summary_by_hand(make_run, tmp_path: Path) -> None:
-    accuracy = {"sgd": (0.80, 0.82, 0.81), "adam": (0.90, 0.91, 0.95), "arturo": (0.91, 0.90, 0.93)}
+def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
+    accuracy = {"sgd": (0.80, 0.82, 0.81, 0.82), "adam": (0.90, 0.91, 0.95, 0.92), "arturo": (0.91, 0.90, 0.93, 0.93)}
     for name, values in accuracy.items():
         for seed, final in enumerate(values):
             make_run(tmp_path, name, seed, final=final)
     (section,) = read(tmp_path)
-    rows = {row.variant.optimizer: row for row in section.summary()}
-    assert [name for name, row in rows.items() if row.best] == ["adam"] and section.target == 0.91
-    assert rows["sgd"].accuracy == Estimate.of(accuracy["sgd"]) and rows["sgd"].interval == bootstrap_interval(accuracy["sgd"])
-    # differences to adam: sgd 0.10, 0.09, 0.14: t = 0.11 / 0.015275 = 7.2, p = 0.0188. arturo -0.01, 0.01, 0.02: t = 0.756,
-    # p = 0.529. Holm: twice the smaller one.
-    assert rows["sgd"].p == pytest.approx(0.0375, abs=1e-4) and rows["arturo"].p == pytest.approx(0.5286, abs=1e-4)
-    assert rows["adam"].p is None
-    assert rows["sgd"].behind == pytest.approx(0.11) and rows["arturo"].behind == pytest.approx(0.02 / 3)
-    assert (rows["sgd"].pairs, rows["adam"].pairs) == (3, 0)
-    assert rows["sgd"].loss.mean == pytest.approx(2 * 0.7**8)
+    sgd, adam, arturo = section.variants
+    assert section.best is adam and section.target == 0.91 and sgd.estimate == Estimate.of(accuracy["sgd"])
+    against = compare(section, "adam")
+    assert against.reference is adam and against.of(adam) is None and against.tested == 2
+    # sgd - adam: -0.10, -0.09, -0.14, -0.10: t = 0.1075 / 0.011087 = 9.70, p = 0.0023; twice that, and not below 2^-3
+    assert against.of(sgd).p == 0.125 and against.of(sgd).estimate.mean == pytest.approx(-0.1075)
+    # arturo - adam: 0.01, -0.01, -0.02, 0.01: t = 0.333, p = 0.761
+    assert against.of(arturo).p == pytest.approx(0.7608, abs=1e-4)
+    assert (against.of(arturo).won, against.of(arturo).lost, against.of(arturo).pairs) == (2, 2, 4)
+    every = compare(section, "all")
+    assert every.reference is None and [(d.one.optimizer, d.other.optimizer) for d in every.differences] == [
+        ("sgd", "adam"),
+        ("sgd", "arturo"),
+        ("adam", "arturo"),
+    ]
+    assert compare(section).reference is None  # there is no AdamW
+    table = comparison_table(section, against)
+    assert [cell.text for cell in table.column("difference")][1] == "reference"
+    assert table.column("difference")[0].text == "−10.75 ± 3.53" and table.column("difference")[0].detail == "p = 0.12"
+    assert any("4 seeds can carry no p below 0.12" in note and "at least 6 seeds" in note for note in table.notes)
+
+
+def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> None:
+    for name, losses in (("adamw", (1.5, 1.6, 1.4)), ("arturo", (1.2, 1.3, 1.2))):
+        for seed, loss in enumerate(losses):
+            folder = make_run(tmp_path, name, seed, task="lm")
+            rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            for epoch, row in enumerate(rows, start=1):
+                row["bits"] = loss + (8 - epoch)
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            result = json.loads((folder / "result.json").read_text())
+            metric = {"name": "bits", "unit": "bits per byte", "better": "lower"}
+            (folder / "result.json").write_text(json.dumps(result | {"bits": loss, "metric": metric}))
+    (section,) = read(tmp_path)
+    adamw, arturo = section.variants
+    assert section.metric == ShownMetric("bits", "bits per byte", higher=False)
+    assert section.best is arturo and adamw.values == {0: 1.5, 1: 1.6, 2: 1.4}
+    difference = compare(section).of(arturo)
+    assert difference.estimate.mean == pytest.approx(0.8 / 3) and difference.won == 3  # plus is better
+    assert section.target == 1.5 and arturo.arrivals(1.5, "epochs") == [Arrival(8, True)] * 3
+    assert [a.reached for a in adamw.arrivals(1.5, "epochs")] == [True, False, True]
+    table = comparison_table(section, compare(section))
+    assert table.columns[1].heading == "bits [bits per byte]" and table.column("bits")[1].best
+    assert table.column("difference")[1].text.startswith("+0.2667 ± 0.1434")
 
 
 def test_an_option_of_later_makes_no_other_variant(make_run, tmp_path: Path) -> None:
@@ -113,20 +149,49 @@ def test_pairs_are_shared_seeds(make_run, tmp_path: Path) -> None:
     make_run(tmp_path, "sgd", 2, final=0.8)
     make_run(tmp_path, "sgd", 5, final=0.8)
     make_run(tmp_path, "adam", 7, final=0.8)
-    rows = {row.variant.optimizer: row for row in read(tmp_path)[0].summary()}
-    assert (rows["sgd"].pairs, rows["sgd"].p, rows["adam"].pairs, rows["adam"].p) == (1, None, 0, None)
-    assert rows["adam"].behind is None and rows["sgd"].behind == pytest.approx(0.1)
-
-
-def test_who_diverges_is_not_the_best(make_run, tmp_path: Path) -> None:
-    for seed in (0, 1):
-        make_run(tmp_path, "sgd", seed, final=0.8)
-    make_run(tmp_path, "adam", 0, final=0.99)
-    make_run(tmp_path, "adam", 1, status="diverged", done=3)
     (section,) = read(tmp_path)
-    assert section.best() is by_label(section)["SGD"]
-    alone = Section(section.protocol, (by_label(section)["Adam"],))
-    assert alone.best() is alone.variants[0]  # there is no other
+    against = compare(section, "arturo")
+    sgd, adam = (against.of(by_label(section)[label]) for label in ("SGD", "Adam"))
+    assert (sgd.pairs, sgd.p, adam.pairs, adam.p) == (1, None, 0, None) and adam.estimate is None
+    assert sgd.estimate.mean == pytest.approx(-0.1)
+    assert [note for note in against.notes()] == ["p needs at least 3 shared seeds; here is 1."]
+
+
+def test_the_reference_is_one_variant(make_run, tmp_path: Path) -> None:
+    for seed in range(3):
+        make_run(tmp_path, "sgd", seed, settings={"lr": 0.1})
+        make_run(tmp_path, "sgd", seed, settings={"lr": 0.2})
+        make_run(tmp_path, "adamw", seed)
+    (section,) = read(tmp_path)
+    assert compare(section).reference.label == "AdamW"
+    assert compare(section, "sgd").reference is None  # which of the two?
+    assert compare(section, "SGD (lr 0.2)").reference.label == "SGD (lr 0.2)"
+
+
+def test_a_diverged_run_counts(make_run, tmp_path: Path) -> None:
+    for seed in range(4):
+        make_run(tmp_path, "adamw", seed, final=0.8)
+        make_run(tmp_path, "adam", seed, **({"final": 0.99} if seed else {"status": "diverged", "done": 3}))
+        make_run(tmp_path, "sgd", seed, **({"final": 0.7} if seed else {"status": "diverged", "done": 3}))
+        make_run(tmp_path, "arturo", seed, status="diverged", done=3)
+    (section,) = read(tmp_path)
+    variants = by_label(section)
+    assert section.best is variants["AdamW"]  # a higher mean with a diverged run is not better
+    assert [variant.label for variant in section.ranked] == ["AdamW", "Adam", "SGD", "arTuRO"]
+    against = compare(section)
+    adam = against.of(variants["Adam"])
+    assert (adam.won, adam.lost, adam.pairs, adam.estimate, adam.p) == (3, 1, 4, None, 0.625)  # the largest of three: times 1
+    lost = against.of(variants["arTuRO"])
+    assert (lost.won, lost.lost) == (0, 4) and lost.p == pytest.approx(3 * 0.125)
+    table = comparison_table(section, against)
+    assert (
+        table.column("test_accuracy")[0].detail == "1 of 4 diverged" and table.column("difference")[0].text == "0 won, 4 lost"
+    )
+    assert any("worse than any that finished" in note for note in table.notes)
+    both = compare(Section(section.protocol, (variants["Adam"], variants["SGD"])), "all").differences[0]
+    assert (both.pairs, both.won, both.lost) == (4, 3, 0)  # both diverged on seed 0: neither is ahead
+    alone = Section(section.protocol, (variants["Adam"],))
+    assert alone.best is alone.variants[0]  # there is no other
 
 
 def test_time_to_target(make_run, tmp_path: Path) -> None:
@@ -138,10 +203,10 @@ def test_time_to_target(make_run, tmp_path: Path) -> None:
     (variant,) = section.variants
     assert variant.arrivals(0.7, "epochs") == [Arrival(3, True), Arrival(2, False), Arrival(math.inf, False)]
     assert variant.arrivals(0.7, "seconds") == [Arrival(3.0, True), Arrival(2.2, False), Arrival(math.inf, False)]
-    (row,) = section.summary(target=0.4)
-    assert (row.epochs_to_target, row.seconds_to_target, row.reached) == (1.0, 1.1, 3)
-    (row,) = section.summary(target=0.7)  # one of two that count
-    assert (row.epochs_to_target, row.reached) == (None, 1)
+    cell = target_cell(variant, 0.4)
+    assert (cell.value, cell.fields["seconds_to_target"], cell.fields["reached_target"]) == (1.0, 1.1, 3)
+    cell = target_cell(variant, 0.7)  # one of two that count
+    assert (cell.text, cell.detail, cell.fields["reached_target"]) == ("-", "1 of 3", 1)
 
 
 def test_target_is_the_middle_variants_accuracy_rounded_down(make_run, tmp_path: Path) -> None:
@@ -157,11 +222,12 @@ def test_time_split(make_run, tmp_path: Path) -> None:
     # seconds 1.0 and 1.2, of which 0.95 are accounted for
     expected = {"data": 0.05, "forward": 0.3, "backward": 0.4, "optimizer": 0.2, "other": 0.15, "test": 0.1}
     assert variant.time_split == pytest.approx(expected)
-    assert variant.seconds_per_epoch == pytest.approx(1.1)
+    cell = epoch_cell(variant)
+    assert cell.value == pytest.approx(1.1) and cell.detail == "1.0 to 1.2 s"
 
 
 def test_time_split_of_runs_that_do_not_say(make_run, tmp_path: Path) -> None:
     folder = make_run(tmp_path, "sgd", 0, epochs=1)
     (folder / "metrics.jsonl").write_text('{"epoch": 1, "test_accuracy": 0.9}\n')
     (variant,) = read(tmp_path)[0].variants
-    assert variant.time_split == {} and variant.seconds_per_epoch is None
+    assert variant.time_split == {} and epoch_cell(variant).text == "-"

@@ -20,13 +20,13 @@ def test_what_the_trust_region_did_and_how_well_the_model_predicted(make_run, tm
         run = make_run(tmp_path, "arturo-fixed-eta", seed, task="fmnist-cnn", final=fixed)
         (run / "steps.jsonl").write_text(json.dumps({"step": 1, "kl": 0.01, "bound": 0.2}) + "\n")
     content = ARTEFACTS["trust-region-ablation"].make(sections(read_runs(tmp_path)[0]))
-    rows = {row[1]: row for row in content.rows}
-    task, _, accuracy, p, _, region, error, runs = rows["arTuRO"]
-    assert (task, accuracy, p, runs) == ("fmnist-cnn", "**92.00 ± 2.00**", "best", "2")
+    rows = {row[1].text: [cell.text for cell in row] for row in content.table.rows}
+    task, _, accuracy, difference, _, region, error, runs = rows["arTuRO"]
+    assert (task, accuracy, difference, runs) == ("fmnist-cnn", "92.00 ± 2.00", "reference", "2")
     assert region == "1.00 · 1.00 · 1.00" and error == "1.50 · 2.50 · 3.50"
-    assert rows["arTuRO (fixed η)"][5:7] == ("0.0500 · 0.0500 · 0.0500", "-")
-    entry = next(entry for entry in content.data if entry["optimizer"] == "arturo")
-    assert entry["kl_over_bound"] == [1.0, 1.0, 1.0] and entry["prediction_error"] == [1.5, 2.5, 3.5]
+    assert rows["arTuRO (fixed η)"][3:7] == ["−11.00 ± 0.00", "0.0386", "0.0500 · 0.0500 · 0.0500", "-"]
+    entry = next(entry for entry in content.table.records() if entry["optimizer"] == "arturo")
+    assert entry["kl_over_bound_shares"] == [1.0, 1.0, 1.0] and entry["prediction_error_shares"] == [1.5, 2.5, 3.5]
     assert content.figure is not None
 
 

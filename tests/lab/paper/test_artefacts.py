@@ -94,7 +94,7 @@ def test_an_ablation_is_one_entry(make_run, tmp_path: Path) -> None:
     configs = entry.configs(SCALES["cpu"])
     assert {(c.task, c.optimizer) for c in configs} == {("fmnist-cnn", "arturo"), ("fmnist-cnn", "arturo-default")}
     make_run(tmp_path, "arturo-default", 0, task="fmnist-cnn")
-    assert [row[1] for row in entry.make(read(tmp_path)).rows] == ["arTuRO (default)"]
+    assert [row[1].text for row in entry.make(read(tmp_path)).table.rows] == ["arTuRO (default)"]
 
 
 # --- what they show
@@ -106,18 +106,25 @@ def test_accuracy_beside_the_papers(make_run, tmp_path: Path) -> None:
         make_run(tmp_path, "arturo", seed, task="fmnist-cnn", final=ours)
     make_run(tmp_path, "adam", 0, task="fmnist-cnn", status="diverged", done=4)
     make_run(tmp_path, "soap", 0, task="fmnist-cnn", final=0.5)
-    content = accuracy_table(read(tmp_path))
-    rows = {row[1]: row for row in content.rows}
+    content = accuracy_table(read(tmp_path), "arturo")
+    rows = {row[1].text: tuple(cell.text for cell in row) for row in content.table.rows}
     # deviations -1, 0, 1: standard deviation 1, doubled standard error 2 / sqrt(3) = 1.15
-    assert rows["SGD"] == ("fmnist-cnn", "SGD", "91.00 ± 1.15", "0.25", "92.84 ± 0.08", "−1.84", "3")
-    assert rows["arTuRO"] == ("fmnist-cnn", "arTuRO", "**94.00 ± 1.15**", "best", "**93.01 ± 0.10**", "+0.99", "3")
-    assert rows["Adam"] == ("fmnist-cnn", "Adam", "-", "-", "92.90 ± 0.10", "-", "0, 1 diverged")
-    assert rows["SOAP"] == ("fmnist-cnn", "SOAP", "50.00", "-", "-", "-", "1")
-    order, footnote = content.notes
-    assert order == "- Fashion-MNIST, CNN: ours arTuRO > SGD > SOAP; paper arTuRO > Adam > SGD."
-    assert "Holm's correction for 1 comparison;" in footnote
-    entry = next(entry for entry in content.data if entry["optimizer"] == "sgd")
-    assert entry["paper"] == {"mean": 0.9284, "doubled_error": 0.0008} and entry["test_accuracy"]["mean"] == pytest.approx(0.91)
+    assert rows["SGD"] == ("fmnist-cnn", "SGD", "91.00 ± 1.15", "−3.00 ± 0.00", "92.84 ± 0.08", "−1.84", "3")
+    assert rows["arTuRO"] == ("fmnist-cnn", "arTuRO", "94.00 ± 1.15", "reference", "93.01 ± 0.10", "+0.99", "3")
+    assert rows["Adam"] == ("fmnist-cnn", "Adam", "-", "0 won, 1 lost", "92.90 ± 0.10", "-", "0, 1 diverged")
+    assert rows["SOAP"] == ("fmnist-cnn", "SOAP", "50.00", "−43.00", "-", "-", "1")
+    best = [
+        (row[1].text, column.field)
+        for row in content.table.rows
+        for column, cell in zip(content.table.columns, row, strict=True)
+        if cell.best
+    ]
+    assert best == [("arTuRO", "test_accuracy"), ("arTuRO", "paper_accuracy")]
+    assert content.after == ("- Fashion-MNIST, CNN: ours arTuRO > SGD > SOAP; paper arTuRO > Adam > SGD.",)
+    assert "Holm's correction for all comparisons with arTuRO on the task" in " ".join(content.table.notes)
+    entry = next(entry for entry in content.table.records() if entry["optimizer"] == "sgd")
+    assert entry["paper_accuracy"] == 0.9284 and entry["paper_accuracy_doubled_error"] == pytest.approx(0.0008)
+    assert entry["test_accuracy"] == pytest.approx(0.91)
 
 
 @pytest.mark.parametrize("name", ["curves", "train-loss"])
@@ -127,11 +134,16 @@ def test_curves(make_run, tmp_path: Path, name: str) -> None:
         make_run(tmp_path, "sgd", seed, task="cifar10-cnn", final=final, epochs=6)
         make_run(tmp_path, "sgd", seed, task="cifar100-cnn", final=final, epochs=6)
     content = ARTEFACTS[name].make(read(tmp_path))
-    task, label, quarter, *_, end, runs = content.rows[0]
+    task, label, quarter, *_, end, runs = content.table.rows[0]
     # after 2 of 8 epochs the made-up runs are at 3/4 of their end
-    expected = {"curves": ("60.00 ± 0.87", "80.00 ± 1.15"), "train-loss": ("0.7300 ± 0.0115", "0.0436 ± 0.0115")}[name]
-    assert (task, label, runs) == ("fmnist-cnn", "SGD", "3") and (quarter, end) == expected
-    assert len(content.data) == 3 and len(content.data[0]["mean"]) == 8 and len(content.data[1]["mean"]) == 6
+    expected = {
+        "curves": (("60.00", "59.25 to 60.75"), ("80.00", "79.00 to 81.00")),
+        "train-loss": (("0.7300", "0.7200 to 0.7400"), ("0.04359", "0.03359 to 0.05359")),
+    }[name]
+    assert (task.text, label.text, runs.text) == ("fmnist-cnn", "SGD", "3")
+    assert ((quarter.text, quarter.detail), (end.text, end.detail)) == expected
+    data = content.table.records()
+    assert len(data) == 3 and len(data[0]["mean"]) == 8 and len(data[1]["mean"]) == 6
     assert content.figure is not None
     panels = [axes for axes in content.figure.axes if axes.get_visible()]
     assert [axes.get_title("left").splitlines()[0] for axes in panels] == [
@@ -139,7 +151,7 @@ def test_curves(make_run, tmp_path: Path, name: str) -> None:
         "CIFAR-10, CNN",
         "CIFAR-100, CNN",
     ]
-    assert panels[0].lines[0].get_ydata().tolist() == content.data[0]["mean"]
+    assert panels[0].lines[0].get_ydata().tolist() == data[0]["mean"]
 
 
 def test_timing_is_the_median_of_warm_epochs_against_sgd(make_run, tmp_path: Path) -> None:
@@ -152,18 +164,20 @@ def test_timing_is_the_median_of_warm_epochs_against_sgd(make_run, tmp_path: Pat
         text.replace('"seconds": 1.2,', '"seconds": 99.0,', 1).replace('"seconds": 1.2,', '"seconds": 2.2,')
     )
     content = timing_table(read(tmp_path))
-    assert content.rows == [
-        ("fmnist-cnn", "SGD", "1.10 s", "1.000", "10.00 ms", "1.23 s", "1.000"),
-        ("fmnist-cnn", "arTuRO", "2.20 s", "2.000", "10.00 ms", "1.85 s", "1.504"),
+    assert [tuple(cell.text for cell in row) for row in content.table.rows] == [
+        ("fmnist-cnn", "SGD", "1.10", "1.000", "10.00", "1.23", "1.000"),
+        ("fmnist-cnn", "arTuRO", "2.20", "1.833", "10.00", "1.85", "1.504"),
     ]
-    assert content.data[1]["against_sgd"] == pytest.approx(2.0) and content.figure is not None
+    assert content.table.rows[0][2].detail == "1.00 to 1.20"
+    assert content.table.records()[1]["against_sgd"] == pytest.approx(2.2 / 1.2)  # within its round, not by the medians
+    assert content.figure is not None
 
 
 def test_nothing_to_show_is_no_crash(make_run, tmp_path: Path) -> None:
     make_run(tmp_path, "adam", 0, task="fmnist-cnn", status="unfinished", done=0)
     for artefact in ARTEFACTS.values():
         content = artefact.make(read(tmp_path))
-        assert len(content.rows) == 1 and content.figure is None
+        assert len(content.table.rows) == 1 and content.figure is None
 
 
 # --- what differs

@@ -89,8 +89,8 @@ def test_paper_protocol_is_the_papers() -> None:
     ("change", "message"),
     [
         (
-            {"optimizer": "ivon"},
-            r"^optimizer: ivon has no search space under --protocol fair; sgd, adam, adamw, adaarturo, adaarturo-diagonal",
+            {"optimizer": "arturo-ggn"},
+            r"^optimizer: arturo-ggn has no search space under --protocol fair; sgd, adam, adamw",
         ),
         ({"optimizer": "adm"}, r"^optimizer: unknown name 'adm'"),
         ({"folds": 1}, r"^folds: must be an integer >= 2, got 1"),

@@ -57,7 +57,7 @@ def test_whole_search(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
 
     monkeypatch.setattr(train, "evaluate", watched)
     file = tune(tmp_path / "sgd.json", "--no-prune", "--test-seeds", "2")
-    assert looks == [False] * 6 + [True] * 2  # 3 trials of 2 folds, then 2 seeds, one epoch each
+    assert looks == [False] * 7 + [True] * 2  # when planning, 3 trials of 2 folds, then 2 seeds, one epoch each
 
     out = capsys.readouterr().out
     rows = read_rows(tmp_path / "sgd" / "trials.jsonl")
@@ -195,7 +195,7 @@ def test_ctrl_c_frees_the_trial_and_says_how_to_go_on(
         ("--studies 0", "studies: must be an integer >= 1, got 0"),
         ("--test-seeds -1", "test-seeds: must be an integer >= 0, got -1"),
         ("--heartbeat 0", "heartbeat: must be an integer >= 1, got 0"),
-        ("--optimizer soap", "optimizer: soap has no search space under --protocol fair"),
+        ("--optimizer arturo-ggn", "optimizer: arturo-ggn has no search space under --protocol fair"),
         ("--protocol far", "protocol: unknown name 'far'; did you mean fair"),
         ("--out found", "out: must be the name of a file that ends with .json, got found"),
         ("--out found.txt", "out: must be the name of a file that ends with .json, got found.txt"),

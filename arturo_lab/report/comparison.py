@@ -1,0 +1,134 @@
+"""Who differs from whom: paired differences between the variants of a section, and how sure they are.
+
+What is compared is fixed before the numbers are seen: every variant with one that was named (``--against``, by default AdamW),
+or all pairs. A diverged run counts: its pair is lost, and because it has no number the sign test takes the place of the t-test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arturo_lab.report.evidence import FEWEST_PAIRS, Estimate, holm, paired_t_test, seeds_for, sign_test, smallest_p
+from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.wording import count
+
+AGAINST = "adamw"  # unless the user names another
+ALL_PAIRS = "all"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Args:
+    one, other: what is compared; a positive difference says that ``one`` is better, whichever direction that is.
+    pairs: seeds on which both are over.
+    won, lost: pairs in which ``one`` is ahead and behind; a diverged run is behind one that finished.
+    estimate: of the difference in the metric; None without pairs, and when a run of a pair diverged.
+    p: Holm's correction over the comparisons made, and not below :func:`smallest_p`; None with too few pairs.
+    """
+
+    one: Variant
+    other: Variant
+    pairs: int
+    won: int
+    lost: int
+    estimate: Estimate | None
+    p: float | None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a diverged run took part, so that there are wins and losses instead of a mean."""
+        return self.pairs > 0 and self.estimate is None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of a section. ``reference`` is None for all pairs."""
+
+    reference: Variant | None
+    differences: tuple[Difference, ...]
+
+    def of(self, variant: Variant) -> Difference | None:
+        """Of a variant against the reference."""
+        return next((d for d in self.differences if d.one is variant), None) if self.reference is not None else None
+
+    @property
+    def tested(self) -> int:
+        """For how many there is a p."""
+        return sum(difference.p is not None for difference in self.differences)
+
+    def notes(self) -> list[str]:
+        """How the p-values came about, and what these seeds cannot say."""
+        if not self.differences:
+            return []
+        pairs = max(difference.pairs for difference in self.differences)
+        if not self.tested:
+            return [f"p needs at least {FEWEST_PAIRS} shared seeds; here {'is' if pairs == 1 else 'are'} {pairs}."]
+        what = "all pairs" if self.reference is None else f"all comparisons with {self.reference.label} on the task"
+        least = f"{count(pairs, 'seed')} can carry no p below {smallest_p(pairs):.2g}, whatever they show, and none is given."
+        if smallest_p(pairs) > 0.05:
+            least += f" p ≤ 0.05 takes at least {seeds_for(0.05)} seeds."
+        notes = [
+            f"Differences are taken seed by seed, plus is better, with half of their 95 % t-interval. p: paired t-test, Holm's "
+            f"correction for {what}.",
+            least,
+        ]
+        if any(difference.diverged for difference in self.differences):
+            notes.append("A diverged run loses its pair; where one did, p is of an exact sign test and there is no interval.")
+        return notes
+
+
+def compare(section: Section, against: str | None = None) -> Comparison:
+    """Every variant with ``against``, an optimizer's name or a variant's label; all pairs with ``"all"``.
+
+    None stands for AdamW. A section that does not have it, or has several variants of it, compares all pairs.
+    """
+    reference = find_reference(section, AGAINST if against is None else against)
+    variants = section.variants
+    if reference is not None:
+        chosen = [(variant, reference) for variant in variants if variant is not reference]
+    else:
+        chosen = [(one, other) for i, one in enumerate(variants) for other in variants[i + 1 :]]
+    raw = [paired(one, other) for one, other in chosen]
+    tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= FEWEST_PAIRS]
+    adjusted = dict(zip(tested, holm([raw[i][1] for i in tested]), strict=True))
+    differences = tuple(
+        Difference(d.one, d.other, d.pairs, d.won, d.lost, d.estimate, floored(adjusted.get(i), d.pairs))
+        for i, (d, _) in enumerate(raw)
+    )
+    return Comparison(reference, differences)
+
+
+def find_reference(section: Section, against: str) -> Variant | None:
+    """The one variant of that name; None if there is none or several."""
+    if against == ALL_PAIRS:
+        return None
+    named = [v for v in section.variants if v.label == against] or [v for v in section.variants if v.optimizer == against]
+    return named[0] if len(named) == 1 else None
+
+
+def floored(p: float | None, pairs: int) -> float | None:
+    """No p that ``pairs`` seeds cannot carry."""
+    return None if p is None else max(p, smallest_p(pairs))
+
+
+def paired(one: Variant, other: Variant) -> tuple[Difference, float]:
+    """Over the seeds on which both are over, and the p of this comparison alone (1 without a pair)."""
+    seeds = sorted(one.over & other.over)
+    mine, theirs = one.values, other.values
+    both = [seed for seed in seeds if seed in mine and seed in theirs]
+    differences = [one.metric.ahead(mine[seed], theirs[seed]) for seed in both]
+    won = sum(d > 0 for d in differences) + sum(seed in mine and seed not in theirs for seed in seeds)
+    lost = sum(d < 0 for d in differences) + sum(seed in theirs and seed not in mine for seed in seeds)
+    if len(both) < len(seeds):
+        return Difference(one, other, len(seeds), won, lost, None, None), sign_test(won, lost)
+    estimate = Estimate.of(differences) if differences else None
+    p = paired_t_test(differences) if len(differences) > 1 else 1.0
+    return Difference(one, other, len(seeds), won, lost, estimate, None), p
+
+
+def missing_reference(sections: Sequence[Section], against: str | None) -> bool:
+    """Whether the user named one that no section has."""
+    if against is None or against == ALL_PAIRS:
+        return False
+    return not any(against in (v.label, v.optimizer) for section in sections for v in section.variants)
