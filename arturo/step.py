@@ -80,8 +80,8 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     sizes: Sequence[Any] = [batch.size for batch in live]
     present: Sequence[Any] = [len(batch.rows) for batch in live]
     last: Sequence[Any] = numbers.last_eta(rows)
-    here: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
-    scale = here
+    own_scale: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
+    scale = own_scale
     if not alone:
         sizes, present, last, scale = totals(numbers, sizes, present, last, scale)
     each, n = bounds([batch.group for batch in live], lrs, sizes)
@@ -98,9 +98,9 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     unit: Any = 1.0
     if relative:
         squares, entries, known, total = scale
-        found, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
+        stored, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
         for member in members:
-            numbers.settle(member.batch, member.lr, found, here[-1])
+            numbers.settle(member.batch, member.lr, stored, own_scale[-1])
     fixed = groups[0]["eta"]  # global: the first group speaks for all
     fixed = None if fixed is None else numbers.number(fixed)
     count, eta = last
