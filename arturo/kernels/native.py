@@ -39,7 +39,7 @@ _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 DOUBLES = tuple(name for name in Constants._fields if name not in ("consistent", "averaging", "alive"))
 
 
-class Numbers(ctypes.Structure):
+class NativeConstants(ctypes.Structure):
     """``struct Constants`` of ``cpp/chunk.h``, field by field."""
 
     _fields_ = [
@@ -55,7 +55,7 @@ class Table(NamedTuple):
     tensors: int
     arrays: tuple[array[int], ...]  # sizes, pointers, first, seeds, offsets
     addresses: list[ctypes.c_void_p]  # of these arrays
-    numbers: Numbers
+    numbers: NativeConstants
 
 
 def _load() -> ctypes.CDLL | None:
@@ -160,7 +160,7 @@ def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
 
 def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constants) -> Table:
     rows = [row for row, _ in chosen]
-    numbers = Numbers(*[getattr(k, name) or 0.0 for name in DOUBLES])
+    numbers = NativeConstants(*[getattr(k, name) or 0.0 for name in DOUBLES])
     numbers.limit = largest_gradient(rows[0].mean.dtype, k.factor)
     numbers.has_floor, numbers.consistent = k.floor is not None, k.consistent
     pointers: list[int] = []
