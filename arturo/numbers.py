@@ -35,7 +35,6 @@ CPU = torch.device("cpu")
 class HostNumbers:
     """Floats."""
 
-    on_device = False
     sweep: Callable[..., Sweep] = staticmethod(host_sweep)
 
     def __init__(self, shards: Shards | None) -> None:
@@ -140,7 +139,6 @@ class HostNumbers:
 class DeviceNumbers:
     """0-d tensors beside ``like``, in its dtype."""
 
-    on_device = True
     sweep: Callable[..., DeviceSweep] = staticmethod(device_sweep)
 
     def __init__(self, shards: Shards | None, like: Tensor) -> None:
