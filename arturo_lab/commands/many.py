@@ -20,7 +20,6 @@ from arturo_lab.pool.status import OVER, RunStatus, status_of
 from arturo_lab.pool.workers import train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
-from arturo_lab.runs.records import Problem, Record, RecordError, read_run
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
@@ -76,20 +75,6 @@ def train_many(
         print(f"arturo: interrupted; to resume: {shlex.join(['arturo', *argv])}", file=sys.stderr)
         return stop.exit_code
     return 1 if failed else 0
-
-
-def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], list[Problem]]:
-    """The runs of these configs as far as they are there, and those that cannot be read."""
-    records, problems = [], []
-    for config in configs:
-        path = Path(config.task) / config.name
-        try:
-            records.append(read_run(out / path))
-        except FileNotFoundError:
-            continue
-        except (RecordError, OSError) as error:
-            problems.append(Problem(path, str(error)))
-    return records, problems
 
 
 def shown(argv: Sequence[str]) -> str:

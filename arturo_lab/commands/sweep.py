@@ -9,12 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import read_all, shown, train_many
+from arturo_lab.commands.many import shown, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.report.sections import sections
 from arturo_lab.report.sweep import document, parse_range
+from arturo_lab.runs.collection import read_all
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import once, parse_overrides, parse_seeds, plan
 from arturo_lab.runs.share import Share

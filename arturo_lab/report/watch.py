@@ -11,7 +11,8 @@ from threading import Lock
 from arturo_lab.errors import ConfigError
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import Problem, read_runs
+from arturo_lab.runs.collection import read_runs
+from arturo_lab.runs.records import Problem
 
 FILES = ("config.json", "metrics.jsonl", "result.json")  # of a run folder, and what its page depends on
 

@@ -10,7 +10,7 @@ import pytest
 from arturo_lab import cli
 from arturo_lab.report.sections import sections
 from arturo_lab.report.sweep import curves, document, sweep_table
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 def report(root: Path, *arguments: str) -> int:
