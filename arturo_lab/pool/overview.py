@@ -136,7 +136,7 @@ def cell(status: RunStatus) -> Text:
 
 
 def line(status: RunStatus) -> str:
-    """The same as a line of its own.
+    """The same as a line of text.
 
     Example:
         >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722))

@@ -61,8 +61,8 @@ class SearchDisplay:
                 highlight=False,
                 soft_wrap=True,
             )
-        said = running if self.best is None else f"best {self._text(self.best)}  {running}"
-        self.progress.update(self.bar, completed=len(self.shown), running=said)
+        note = running if self.best is None else f"best {self._text(self.best)}  {running}"
+        self.progress.update(self.bar, completed=len(self.shown), running=note)
 
     def _text(self, row: Row) -> str:
         return "-" if row.state == "diverged" and not self.metric.percent else self.metric.text(self.metric.score(row.score))
