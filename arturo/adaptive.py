@@ -10,12 +10,13 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
 from torch.optim.optimizer import ParamsT
 
-from arturo import adaptive_checkpoint, sampling, sharding
+from arturo import adaptive_checkpoint, sharding
 from arturo.adaptive_state import initial_state
 from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import Row
+from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
 

@@ -35,7 +35,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from arturo import AdaArturo, Arturo
-from arturo.step import KL_PER_WEIGHT
+from arturo.core.bounds import KL_PER_WEIGHT
 
 WARMUP = {"warmup": 0.1}  # a part of the steps
 GRIDS: dict[str, list[dict[str, Any]]] = {

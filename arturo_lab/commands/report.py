@@ -14,7 +14,7 @@ from arturo_lab.commands.options import Goal
 from arturo_lab.fields import REQUIRED, group, option
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 DESCRIPTION = "Show every run folder in DIR as tables, one HTML page that needs no network, and figures for papers."
 EXAMPLES = """
