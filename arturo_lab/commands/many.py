@@ -131,8 +131,8 @@ def check_provenance(
             elif not planning.reuse and not planning.plan:
                 set_aside(folder.path)
     what = "reused all the same" if planning.reuse else "trained again; --reuse would keep the old ones"
-    for said, configs in stale.items():
-        console.print(f"{count(len(configs), 'run')} of {said}; {what}", soft_wrap=True, highlight=False, style="bold")
+    for reason, configs in stale.items():
+        console.print(f"{count(len(configs), 'run')} of {reason}; {what}", soft_wrap=True, highlight=False, style="bold")
 
 
 def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: int) -> list[PlannedRuns]:
