@@ -17,8 +17,11 @@ setup(
     ext_modules=[
         Extension(
             "arturo.kernels._native",
-            ["arturo/kernels/cpp/native.cpp"],
-            depends=[f"arturo/kernels/cpp/{name}.h" for name in ("chunk", "formulas", "half", "rounded")],
+            ["arturo/kernels/cpp/native.cpp", "arturo/kernels/cpp/adaptive.cpp"],
+            depends=[
+                f"arturo/kernels/cpp/{name}.h"
+                for name in ("adaptive", "chunk", "formulas", "half", "portable", "rounded", "tiles")
+            ],
             extra_compile_args=flags,
             extra_link_args=links,
             py_limited_api=True,

@@ -11,9 +11,11 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import ParamsT
 
 from arturo import adaptive_checkpoint, sampling, sharding
-from arturo.adaptive_step import Row, initial_state, row_of, take_step
+from arturo.adaptive_state import initial_state
+from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
+from arturo.kernels.adaptive.row import Row
 
 _DEFAULT = ADAPTIVE.default
 

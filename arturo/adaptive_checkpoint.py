@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arturo import checkpoint, sharding
-from arturo.adaptive_step import initial_state
+from arturo.adaptive_state import initial_state
 from arturo.state import FACTORS
 
 

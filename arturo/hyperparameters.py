@@ -210,7 +210,7 @@ ADAPTIVE = Hyperparameters(
     (
         Hyperparameter(
             "lr", 1e-3, NOT_NEGATIVE,
-            r"$\theta$ per step for a tensor of size $1/\chi$; others in proportion to their size", "`adaptive_step.move`",
+            r"$\theta$ per step for a tensor of size $1/\chi$; others in proportion to their size", "`adaptive_step.factors`",
             r"$\tau / \chi$", code="`lr`",
         ),
         Hyperparameter(
@@ -223,11 +223,11 @@ ADAPTIVE = Hyperparameters(
         ),
         Hyperparameter(
             "weight_decay", 0.0, NOT_NEGATIVE,
-            r"–; weights are multiplied by $1 - \mathrm{lr} \cdot \mathrm{wd}$ before a step", "`adaptive_step.move`",
+            r"–; weights are multiplied by $1 - \mathrm{lr} \cdot \mathrm{wd}$ before a step", "`adaptive_step.factors`",
             "weight decay", code="`keep`",
         ),
         Hyperparameter(
-            "covariance", "kronecker", one_of("kronecker", "diagonal"), '`"diagonal"`: $Q = I$', "`adaptive_step.grid_of`",
+            "covariance", "kronecker", one_of("kronecker", "diagonal"), '`"diagonal"`: $Q = I$', "`adaptive_state.grid_of`",
             code="`grid`",
         ),
         Hyperparameter(
@@ -237,7 +237,7 @@ ADAPTIVE = Hyperparameters(
             "refresh", 10, more_than(0), "steps between two refreshes of a basis", "`kronecker.due`", code="`every`",
         ),
         Hyperparameter(
-            "maximize", False, BOOLEAN, "the gradient changes sign", "`adaptive_step.observe`", code="`maximize`",
+            "maximize", False, BOOLEAN, "the gradient changes sign", "`eager.observe`", code="`maximize`",
         ),
         *_IMPLEMENTATION,
     ),

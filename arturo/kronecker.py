@@ -22,6 +22,8 @@ from torch import Tensor
 TALL = 8  # rows per column beyond which a matrix is an embedding or an output layer: its rows come and go, and stay unturned
 LEAST_PART = 4  # a long side is cut only where some divisor is at least a fourth of the block; it stays unturned otherwise
 RIDGE = 1e-5  # of a factor's largest diagonal entry: above the rounding errors of float32
+BASIS_BETA = 0.97  # averaging constant of the factors
+COUNTED_EVERY = 1  # steps between two products of a tile's innovation for its factors
 REFRESHED_EARLY = (2, 5)  # steps at which a basis is refreshed besides every so many: the first gradients say little
 
 
@@ -36,8 +38,12 @@ class Tiling(NamedTuple):
     right: bool
 
     @property
-    def turns(self) -> bool:
-        return self.left or self.right
+    def tiles(self) -> int:
+        return self.rows * self.columns
+
+    def view(self, x: Tensor) -> Tensor:
+        """A buffer in the order of the tiles as (rows, columns, height, width)."""
+        return x.view(self.rows, self.columns, self.height, self.width)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,6 +77,13 @@ def _side(n: int, block: int) -> int | None:
         return n
     side = next(d for d in range(block, 0, -1) if n % d == 0)
     return side if side > 1 and side * LEAST_PART >= block else None
+
+
+def sides(grid: Tiling | None) -> list[tuple[str, int]]:
+    """The sides that turn, by the name of their factor, and how long they are."""
+    if grid is None:
+        return []
+    return [(name, n) for name, turns, n in (("L", grid.left, grid.height), ("R", grid.right, grid.width)) if turns]
 
 
 def to_tiles(x: Tensor, grid: Tiling) -> Tensor:
@@ -142,11 +155,35 @@ def _scaled(factor: Tensor) -> Tensor:
     return torch.where(largest > 0, factor / largest, factor)
 
 
-def due(t: int, number: int, every: int) -> bool:
-    """Whether step ``t`` refreshes the basis of the optimizer's parameter ``number``: spread, so that no step pays for all.
+def due(t: int, place: int, every: int, tiles: int) -> slice | None:
+    """Which of a parameter's ``tiles`` refresh their bases at step ``t``; None: none does.
+
+    Tiles take turns, so that no step pays for all: tile i is due where t + place + i is a multiple of ``every``.
 
     Example:
-        >>> [t for t in range(1, 31) if due(t, 0, 10)], [t for t in range(1, 31) if due(t, 3, 10)]
+        >>> [t for t in range(1, 31) if due(t, 0, 10, 1)], [t for t in range(1, 31) if due(t, 3, 10, 1)]
         ([2, 5, 10, 20, 30], [2, 5, 17, 27])
+        >>> [list(range(12))[due(t, 0, 10, 12)] for t in (5, 20, 19)]
+        [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [0, 10], [1, 11]]
     """
-    return t in REFRESHED_EARLY or (t >= every and (t + number) % every == 0)
+    if t in REFRESHED_EARLY:
+        return slice(None)
+    return None if t < every else _turns(t + place, every, tiles)
+
+
+def counted(t: int, place: int, every: int, tiles: int) -> tuple[slice | None, int]:
+    """Whose innovations enter the factors at step ``t``, and for how many steps each stands; a step ahead of :func:`due`.
+
+    Example:
+        >>> counted(20, 0, 1, 4), counted(3, 0, 5, 4), counted(19, 0, 5, 4), counted(20, 0, 5, 4), counted(7, 2, 5, 1)
+        ((slice(0, None, 1), 1), (slice(None, None, None), 1), (slice(0, None, 5), 5), (None, 5), (slice(0, None, 5), 2))
+    """
+    early = max(REFRESHED_EARLY)
+    if t <= early:
+        return slice(None), 1
+    return _turns(t + place + 1, every, tiles), min(every, t - early)
+
+
+def _turns(t: int, every: int, tiles: int) -> slice | None:
+    first = -t % every
+    return slice(first, None, every) if first < tiles else None

@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float64]
 LARGEST_GRADIENT = 1e140  # beyond it, squares overflow float64
 DEFAULTS: dict[str, Any] = {
     "lr": 1e-3, "betas": (0.9, 0.995), "eps": 1e-30, "weight_decay": 0.0, "refresh": 10, "maximize": False,
-    "basis_beta": 0.97, "floor": 1e-3, "exponent": 0.25, "per_lr": 20.0,
+    "basis_beta": 0.97, "counted_every": 1, "floor": 1e-3, "exponent": 0.25, "per_lr": 20.0,
 }  # fmt: skip
 
 
@@ -118,15 +118,16 @@ class Tensor:
         G = np.array(grad, dtype=np.float64).reshape(self.w.shape) * (-1 if o["maximize"] else 1)
         ok = np.abs(G) <= LARGEST_GRADIENT  # False for NaN too
         skipped = 0
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
             part = block.rows, block.columns
+            turn = t + self.number + i  # blocks take turns
             seen = ok[part] if self.diagonal else np.full(block.M.shape, ok[part].all())
             skipped += int((~seen).sum())
             g = np.where(seen, G[part], 0.0)
             if t == 1:
                 block.Q_L = _first_basis(g @ g.T) if block.left else block.Q_L
                 block.Q_R = _first_basis(g.T @ g) if block.right else block.Q_R
-            elif t in (2, 5) or (t >= o["refresh"] and (t + self.number) % o["refresh"] == 0):
+            elif t in (2, 5) or (t >= o["refresh"] and turn % o["refresh"] == 0):
                 r = block.r.reshape(block.M.shape)
                 if block.left:
                     block.Q_L, order = _next_basis(block.L, block.Q_L)
@@ -141,9 +142,12 @@ class Tensor:
                 b2 = o["betas"][1]
                 weight = (1 - b2) / (1 - b2**t) * (seen.ravel() if self.diagonal else 1.0)
                 block.r = block.r + weight * (noise - block.r)
-                weight = (1 - o["basis_beta"]) / (1 - o["basis_beta"] ** t)
-                block.L = block.L + weight * (E @ E.T - block.L)
-                block.R = block.R + weight * (E.T @ E - block.R)
+                every = o["counted_every"]
+                if t <= 5 or (turn + 1) % every == 0:
+                    stands_for = 1 if t <= 5 else min(every, t - 5)  # so many steps
+                    weight = (1 - o["basis_beta"] ** stands_for) / (1 - o["basis_beta"] ** t)
+                    block.L = block.L + weight * (E @ E.T - block.L)
+                    block.R = block.R + weight * (E.T @ E - block.R)
             block.M = block.M + K * E
         return skipped
 

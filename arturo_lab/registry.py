@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from arturo_lab.errors import ConfigError as ConfigError  # also importable from here
 
@@ -26,12 +26,16 @@ class Registry(dict[str, T]):
         arturo_lab.errors.ConfigError: task: unknown name 'cifar'; known: digits-mlp, digits-cnn
     """
 
-    def __init__(self, key: str, entries: dict[str, T]) -> None:
+    def __init__(self, key: str, entries: dict[str, T], beyond: Callable[[str], T | None] = lambda name: None) -> None:
         super().__init__(entries)
         self.key = key  # what the user calls the choice: the key of the config, the option of the command
+        self.beyond = beyond  # what a name means that is not in the table; None: nothing
 
-    def __missing__(self, name: str) -> NoReturn:
-        raise unknown(self.key, name, self)
+    def __missing__(self, name: str) -> T:
+        other = self.beyond(name)
+        if other is None:
+            raise unknown(self.key, name, self)
+        return other
 
 
 def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:

@@ -30,8 +30,12 @@ KERNELS = {name: CONFIGURATIONS[name] for name in ("default", "loop", "foreach",
 SHAPES = ((4, 3), (5,), (), (2, 0), (3,))
 DEVICE = {"covariance": "diagonal", "capturable": True}
 ADAPTIVE = {
-    "kronecker": {},
+    "kronecker": {},  # the C++ kernels where they were built
+    "kronecker-loop": {"foreach": False},
     "diagonal": {"covariance": "diagonal"},
+    "diagonal-loop": {"covariance": "diagonal", "foreach": False},
+    "diagonal-foreach": {"covariance": "diagonal", "foreach": True},
+    "capturable-foreach": {**DEVICE, "foreach": True},
     "capturable": DEVICE,
     "weight-decay": {"weight_decay": 2.0},
     "maximize": {"maximize": True},
@@ -55,7 +59,7 @@ def adaptive(request) -> dict:
     return {"lr": 0.01, **copy.deepcopy(ADAPTIVE[request.param])}
 
 
-@pytest.fixture(params=["kronecker", "diagonal", "capturable", "tiles"])
+@pytest.fixture(params=["kronecker", "kronecker-loop", "diagonal", "diagonal-foreach", "capturable", "tiles"])
 def geometry(request) -> dict:
     """The ways of AdaArturo to take a step, for corners that depend on nothing else."""
     return {"lr": 0.01, **ADAPTIVE[request.param]}

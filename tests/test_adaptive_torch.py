@@ -89,16 +89,6 @@ def test_the_same_run_twice(adaptive):
     assert all(torch.equal(x, y) for x, y in zip(*ends, strict=True))
 
 
-def test_the_forms_of_the_step_agree(quadratic, snapshot):
-    """foreach and fused are accepted as in AdamW: the same bits whatever is chosen."""
-    runs = []
-    for flags in ({}, {"foreach": False}, {"foreach": True}, {"fused": True}, {"fused": False}):
-        optimizer = AdaArturo(quadratic.params(), lr=0.01, **flags)
-        quadratic.train(optimizer, 6)
-        runs.append(snapshot(optimizer))
-    assert all(run == runs[0] for run in runs)
-
-
 def test_rosenbrock():
     """The banana of torch's tests, from (1.5, 1.5), noiseless and without a schedule but a final decay."""
     p = torch.nn.Parameter(torch.tensor([1.5, 1.5], dtype=torch.float64))

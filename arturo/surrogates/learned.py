@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 SURE = 1e-5  # s is at least this part of |M|: float32 gradients are not known better, and M / s stays in range
+FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.1  # of a step's length that the anchor takes back
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
@@ -57,14 +58,14 @@ def noise_level(gain: Any) -> Any:
     return gain / (2 - gain)
 
 
-def noise_weight(b2: float, t: Any) -> Any:
-    """Weight of the newest innovation in the running mean r; 1 at the first step.
+def noise_weight(b2: float, t: Any, steps: int = 1) -> Any:
+    """Weight of the newest innovation, which stands for ``steps`` steps, in a running mean; 1 at the first step.
 
     Example:
-        >>> noise_weight(0.5, 1), round(noise_weight(0.5, 2), 4)
-        (1.0, 0.6667)
+        >>> noise_weight(0.5, 1), round(noise_weight(0.5, 2), 4), noise_weight(0.5, 2, 2)
+        (1.0, 0.6667, 1.0)
     """
-    return (1 - b2) / (1 - b2**t)
+    return (1 - b2**steps) / (1 - b2**t)
 
 
 def noise_scale(r: Tensor, M: Tensor, eps: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from arturo_lab.commands.fetch import provide
-from arturo_lab.commands.many import shown, train_many
+from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.planning import Planning
 from arturo_lab.data import loading
 from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, DataNotFound, RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.pool.cost import Cost, Kind, kind_of
 from arturo_lab.pool.status import status_of
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
@@ -70,6 +72,7 @@ class Options:
     seed: int = option(0, "of the trainings and the draws", metavar="S", lowest=0)
     out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
     pool: PoolSize = group(PoolSize, "")
+    planning: Planning = group(Planning, "")
     predictions: Predictions = group(Predictions, "the predictions")
     share: Share = group(Share, "the trainings", leave_out=("fold",))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
@@ -104,7 +107,21 @@ def run(options: Options, argv: Sequence[str]) -> int:
         PRIOR_PRECISIONS,
         options.seed,
     )
-    code = train_many(every, options.out, options.pool, options.data, argv, console)
+    runs = RunSet(every, options.out, options.pool)
+
+    def prediction_seconds(costs: Mapping[Kind, Cost]) -> float:
+        """Forward passes, at the speed of a test. What the posteriors' diagonals take is small beside them."""
+        known = [costs[kind] for kind in map(kind_of, every) if kind in costs]
+        slowest = max((cost.test_seconds for cost in known), default=0.0) / len(data.test_targets)
+        predicted = [part for part in (images.test_images, images.elsewhere) if part is not None]
+        asked = sum(METHODS[name].passes(work.samples) for name in methods) * sum(map(len, predicted))
+        tuning = sum(METHODS[name].tuned for name in methods) * len(TEMPERATURES) * work.tuning_samples * held_out
+        return slowest * (asked + tuning)
+
+    costs = prepare([runs], options.planning, options.data, console, prediction_seconds)
+    if costs is None:
+        return 0
+    code = train_many(runs, costs, options.data, argv, console)
     if code:
         return code
     bad = [c.name for c in every if status_of(c, options.out).state != "finished"]

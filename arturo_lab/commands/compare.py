@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import shown, train_many
+from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, Goal, PoolSize
+from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import PAPERS
@@ -43,6 +44,7 @@ class Options:
     seeds: str = option("3", "a count N for the seeds 0 to N-1, or the seeds themselves", metavar="N|A,B,C")
     out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
     pool: PoolSize = group(PoolSize, "")
+    planning: Planning = group(Planning, "")
     goal: Goal = group(Goal, "")
     share: Share = group(Share, "the tasks")
     set: tuple[str, ...] = option(
@@ -63,7 +65,11 @@ def run(options: Options, argv: Sequence[str]) -> int:
         **flat(options.share),
         **flat(options.machine),
     )
-    code = train_many(configs, options.out, options.pool, options.data, argv, console)
+    runs = RunSet(configs, options.out, options.pool)
+    costs = prepare([runs], options.planning, options.data, console)
+    if costs is None:
+        return 0
+    code = train_many(runs, costs, options.data, argv, console)
     if code > 1:  # interrupted: there is more to come
         return code
     records, problems = read_all(configs, options.out)

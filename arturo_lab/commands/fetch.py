@@ -14,7 +14,6 @@ from arturo_lab.data import loading
 from arturo_lab.data.download import RemoteFile
 from arturo_lab.data.examples import Examples
 from arturo_lab.data.sources import DATA
-from arturo_lab.errors import ConfigError
 from arturo_lab.fields import REQUIRED, option
 
 DESCRIPTION = "Download data sets. Resumes an interrupted download and rejects a file with the wrong checksum."
@@ -62,6 +61,6 @@ def provide(data: loading.Source, source: DataSource, console: Console) -> Examp
     missing = named is not None and not named.exists()
     if source.download and isinstance(data, str) and (loading.find(data, named)[0] is None or missing):
         fetch(data, named, source.mirror, console)
-    elif missing:  # also where the data set is embedded and needs no folder: a typo must not pass in silence
-        raise ConfigError(f"data-dir: {named} does not exist")
+    else:
+        source.check_folder()
     return loading.load(data, named)

@@ -24,6 +24,7 @@ class Options:
 def run(options: Options, argv: Sequence[str]) -> None:
     from rich.console import Console
 
+    options.data.check_folder()
     Console().print(tasks(), optimizers(), data_found(options.data.data_dir), sep="\n")
 
 

@@ -5,24 +5,33 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.status import Status
 
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
+from arturo_lab.data.examples import Examples
+from arturo_lab.data.loading import Source
 from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.pool.cost import Cost, Kind, costs_of, kind_of
 from arturo_lab.pool.overview import Overview
 from arturo_lab.pool.status import OVER, RunStatus, status_of
-from arturo_lab.pool.workers import train_all
+from arturo_lab.pool.workers import threads_of_each, train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
+
+Extra = Callable[[Mapping[Kind, Cost]], float]
 
 
 class Pool(NamedTuple):
@@ -30,42 +39,99 @@ class Pool(NamedTuple):
 
     train_all: Callable[..., list[RunStatus]]  # called like arturo_lab.pool.workers.train_all
     jobs: int  # at the same time
-    remote: bool  # on other machines, whose devices are not ours
 
 
 @contextmanager
 def open_pool(size: PoolSize, configs: Sequence[RunConfig]) -> Iterator[Pool]:
     """Processes of this machine, or with ``--ray`` the nodes of a cluster."""
     if size.ray is None:
-        yield Pool(train_all, size.jobs or 1, remote=False)
+        yield Pool(train_all, size.jobs or 1)
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("ray: needs Ray; to install it: pip install 'arturo[ray]'")
     from arturo_lab.pool.cluster import connected
 
     with connected(size.ray) as cluster:
-        yield Pool(cluster.train_all, size.jobs or cluster.capacity(configs), remote=True)
+        yield Pool(cluster.train_all, size.jobs or cluster.capacity(configs))
 
 
-def train_many(
-    configs: Sequence[RunConfig], out: Path, size: PoolSize, source: DataSource, argv: Sequence[str], console: Console
-) -> int:
-    """Train what is not finished yet, with the overview on.
+@dataclass(frozen=True)
+class RunSet:
+    """Runs that are trained together."""
+
+    configs: Sequence[RunConfig]
+    out: Path
+    size: PoolSize
+
+    def missing(self) -> list[RunStatus]:
+        """Those that are not over."""
+        return [status for config in self.configs if (status := status_of(config, self.out)).state == "waiting"]
+
+
+def prepare(
+    sets: Sequence[RunSet], planning: Planning, source: DataSource, console: Console, extra: Extra = lambda costs: 0.0
+) -> dict[Kind, Cost] | None:
+    """Check data and devices, plan, and ask if it takes long. What runs cost; None: do not start.
+
+    Args:
+        extra: seconds of what comes after the trainings.
+    """
+    data: dict[Source, Examples] = {}
+    costs: dict[Kind, Cost] = {}
+    groups: list[PlannedRuns] = []
+    for each in sets:
+        missing = each.missing()
+        for name in dict.fromkeys(TASKS[status.config.task].data for status in missing):
+            if name not in data:
+                data[name] = provide(name, source, console)  # a problem with the data is reported now, once
+        remote = each.size.ray is not None
+        for device in dict.fromkeys(status.config.machine.device for status in missing if not remote):
+            available(device)
+        jobs = 1 if remote else min(each.size.jobs or 1, max(len(missing), 1))
+        threads = threads_of_each(jobs)
+        with console.status("measuring ...") as line:
+
+            def on_measuring(config: RunConfig, line: Status = line) -> None:
+                line.update(f"measuring {config.task}, {OPTIMIZERS[config.optimizer].label} ...")
+
+            unfinished = [status.config for status in missing]
+            costs |= costs_of(each.configs, each.out, {}) | costs_of(
+                unfinished, each.out, {} if remote else data, threads, on_measuring
+            )
+        groups += planned(each.configs, missing, each.size.jobs or 1)
+    plan = Plan(groups, costs, sets[0].out, extra(costs))
+    return costs if plan.approved(planning, console) else None
+
+
+def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: int) -> list[PlannedRuns]:
+    """The runs of each kind, and what is left of them."""
+    result = []
+    for config in {kind_of(config): config for config in reversed(configs)}.values():
+        kind = kind_of(config)
+        left = [status for status in missing if kind_of(status.config) == kind]
+        epochs = sum(status.config.epochs - status.epochs for status in left)
+        result.append(PlannedRuns(config, len(left), epochs, sum(kind_of(each) == kind for each in configs), jobs))
+    return result[::-1]
+
+
+def train_many(runs: RunSet, costs: Mapping[Kind, Cost], source: DataSource, argv: Sequence[str], console: Console) -> int:
+    """Train what is not finished yet, with the overview on; :func:`prepare` has said how much that is.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
     """
-    before = [status_of(config, out) for config in configs]
+    before = [status_of(config, runs.out) for config in runs.configs]
     missing = [status.config for status in before if status.state == "waiting"]
     if reused := sum(status.reused for status in before):
-        console.print(f"reused: {reused} of {count(len(configs), 'run')}", highlight=False)
-    for name in dict.fromkeys(TASKS[config.task].data for config in missing):
-        provide(name, source, console)  # a problem with the data is reported now, once
-
-    with interruptible() as stop, open_pool(size, missing) as pool:
-        for device in dict.fromkeys(config.machine.device for config in missing if not pool.remote):
-            available(device)
-        with Overview(configs, pool.jobs, console) as overview:
-            last = pool.train_all(configs, out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop)
+        console.print(f"reused: {reused} of {count(len(runs.configs), 'run')}", highlight=False)
+    seconds = {kind: cost.epoch_seconds for kind, cost in costs.items()}
+    with (
+        interruptible() as stop,
+        open_pool(runs.size, missing) as pool,
+        Overview(runs.configs, pool.jobs, console, seconds) as overview,
+    ):
+        last = pool.train_all(
+            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop
+        )
     failed = [status for status in last if status.state == "failed"]
     for status in failed:
         print(status.details, end="", file=sys.stderr)

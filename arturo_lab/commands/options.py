@@ -16,6 +16,11 @@ class DataFolder:
 
     data_dir: Path | None = option(None, "folder searched for data first (default: $ARTURO_DATA)", metavar="DIR")
 
+    def check_folder(self) -> None:
+        """A typo must not pass in silence, not even where the data is embedded and needs no folder."""
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise ConfigError(f"data-dir: {self.data_dir} {'is not a folder' if self.data_dir.exists() else 'does not exist'}")
+
 
 @dataclass(frozen=True)
 class DataSource(DataFolder):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import shown, train_many
+from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.report.sections import sections
@@ -42,6 +43,7 @@ class Options:
     seeds: str = option("1", "a count N for the seeds 0 to N-1, or the seeds themselves", metavar="N|A,B,C")
     out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
     pool: PoolSize = group(PoolSize, "")
+    planning: Planning = group(Planning, "")
     share: Share = group(Share, "the tasks")
     set: tuple[str, ...] = option(
         (), "other arguments of an optimizer, e.g. adamw.weight_decay=0.1", metavar="OPTIMIZER.NAME=VALUE"
@@ -69,7 +71,11 @@ def run(options: Options, argv: Sequence[str]) -> int:
             **flat(options.machine),
         )
     ]
-    code = train_many(configs, options.out, options.pool, options.data, argv, console)
+    runs = RunSet(configs, options.out, options.pool)
+    costs = prepare([runs], options.planning, options.data, console)
+    if costs is None:
+        return 0
+    code = train_many(runs, costs, options.data, argv, console)
     if code > 1:  # interrupted: there is more to come
         return code
     records, problems = read_all(configs, options.out)

@@ -19,11 +19,16 @@ from rich.console import Console
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.many import open_pool, shown
 from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import write_config_file
 from arturo_lab.paper.scales import SCALES
+from arturo_lab.pool.cost import costs_of
+from arturo_lab.pool.workers import threads_of_each
+from arturo_lab.references import folder_name
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
@@ -67,6 +72,9 @@ class Effort:
         None, "independent studies (default: paper 1, fair 3 on digits, else 1)", metavar="N", lowest=1
     )
     prune: bool | None = option(None, "give up hopeless configurations before their last fold (default: paper no, fair yes)")
+    space: tuple[str, ...] = option(
+        (), "what to search instead of the protocol's space, e.g. lr=1e-4:1e-1:log weight_decay=0:0.1", metavar="NAME=LOW:HIGH"
+    )
     cross: tuple[Path, ...] = option((), "also judge the winners of these searches on other tasks", metavar="FILE")
     test_seeds: int = option(3, "seeds of the winner's test; 0 postpones the test", metavar="N", lowest=0)
 
@@ -101,7 +109,7 @@ class StudyOptions:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
-    optimizer: str = option("arturo", "sgd, adam, adamw or arturo", metavar="NAME")
+    optimizer: str = option("arturo", "one of `arturo list`, file.py:Class, package.module:Class or po:Name", metavar="NAME")
     out: Path | None = option(
         None,
         "result, which `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
@@ -114,11 +122,12 @@ class Options:
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     pool: PoolSize = group(PoolSize, "")
     data: DataSource = group(DataSource, "data")
+    planning: Planning = group(Planning, "")
     study: StudyOptions = group(StudyOptions, "the study")
 
     @property
     def file(self) -> Path:
-        return self.out or Path("runs/tune") / f"{self.task}-{self.optimizer}.json"
+        return self.out or Path("runs/tune") / f"{folder_name(self.task)}-{folder_name(self.optimizer)}.json"
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
@@ -139,7 +148,9 @@ def run(options: Options, argv: Sequence[str]) -> int:
     alone = options.pool.ray is None and options.pool.jobs in (None, 1)
     if options.pool.ray is None:
         available(options.machine.device)
-    provide(TASKS[options.task].data, options.data, console)
+    data = provide(TASKS[options.task].data, options.data, console)
+    if not plan(options, studies, data).approved(options.planning, console):
+        return 0
 
     from arturo_lab.tuning.trial import training
 
@@ -153,6 +164,22 @@ def run(options: Options, argv: Sequence[str]) -> int:
             print(f"arturo: interrupted; to resume: {shlex.join(['arturo', *argv])}", file=sys.stderr)
             return stop.exit_code
     return 0
+
+
+def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
+    """What the search takes at most; a study that is resumed or that gives configurations up early takes less."""
+    search, effort = studies[0], options.effort
+    judged, tested = search.config({}, 0, f"1/{search.folds}"), search.config({}, 0, fold=None)
+    jobs = options.pool.jobs or 1
+    measure = {} if options.pool.ray is not None else {TASKS[options.task].data: data}
+    costs = costs_of([judged], options.file.with_suffix("") / "scratch", measure, threads_of_each(jobs))
+    runs = len(studies) * effort.trial_count * search.folds * search.seeds
+    longer = tested.steps_per_epoch / judged.steps_per_epoch  # a test trains on all images
+    groups = [
+        PlannedRuns(judged, runs, runs * judged.epochs, kept=jobs, jobs=jobs),
+        PlannedRuns(tested, effort.test_seeds, effort.test_seeds * tested.epochs * longer, effort.test_seeds, jobs),
+    ]
+    return Plan(groups, costs, options.file.parent, at_most=True)
 
 
 def searches(options: Options) -> list[Search]:
@@ -171,6 +198,7 @@ def searches(options: Options) -> list[Search]:
             Share(**{**scaled, **own, **chosen}),
             study,
             options.machine,
+            effort.space,
         )
         for study in range(effort.studies or (effort.rules.studies if task.data in CHEAP else 1))
     ]
@@ -188,7 +216,8 @@ def search_all(
     first, effort, trials = searches[0], options.effort, options.effort.trial_count
     crossed = winners_elsewhere(effort.cross, first)
     folder = options.file.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
+    if options.study.storage is None:
+        folder.mkdir(parents=True, exist_ok=True)
     title = (
         f"{first.task}, {OPTIMIZERS[first.optimizer].label}, protocol {first.protocol}: {trials} trials of {first.folds} folds"
         f" x {first.seeds} seeds x {first.share.epochs} epochs" + (f", {len(searches)} studies" if len(searches) > 1 else "")

@@ -1,8 +1,9 @@
-"""The optimizers. A variant, an ablation or another package's optimizer is one more entry of ``OPTIMIZERS``."""
+"""The optimizers. A variant or an ablation is one more entry of ``OPTIMIZERS``; docs/extending.md says how to bring others."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from arturo import PAPER, AdaArturo, Arturo
 from arturo_lab.errors import ConfigError
-from arturo_lab.optimizers import curvature, tuned
+from arturo_lab.optimizers import curvature, muon, tuned
 from arturo_lab.optimizers.tuned import ABLATIONS, ABSOLUTE, Values
+from arturo_lab.references import look_up
 from arturo_lab.registry import Registry
 from arturo_lab.tasks.schedules import Schedule, constant
 
@@ -105,6 +107,7 @@ def exact(name: str) -> dict[str, Any]:
 
 
 TWICE: dict[str, Any] = {"around_gradient": lambda optimizer: _expected_cycle(), "create_graph": True}  # to differentiate again
+NEED_GRAPH = ("AdaHessian", "SophiaH")  # of pytorch-optimizer: they differentiate the gradient
 ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
 
 
@@ -114,6 +117,28 @@ TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}
 def ablation(label: str, about: str, values: Values, tuned: Mapping[str, Values], **needs: Any) -> OptimizerEntry:
     """arTuRO with something in it replaced."""
     return OptimizerEntry(label, about, lambda: Arturo, {**ABSOLUTE, **values}, tuned, milestone_factor=ROOT, **needs)
+
+
+def brought(name: str) -> OptimizerEntry | None:
+    """An optimizer from outside: ``file.py:Class``, ``package.module:Class``, an entry point, or ``po:Name``.
+
+    A class is taken with its own defaults. What needs more of the training loop than ``step()`` is an
+    :class:`OptimizerEntry` of that file or package.
+    """
+    place, _, attribute = name.partition(":")
+    found = look_up("optimizer", f"pytorch_optimizer:{attribute}" if place == "po" else name)
+    if found is None or isinstance(found, OptimizerEntry):
+        return found
+    if not callable(found) or (isinstance(found, type) and not issubclass(found, Optimizer)):
+        what = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise ConfigError(f"optimizer: {name} must be a torch.optim.Optimizer or an OptimizerEntry, got {what}")
+    first = next(iter(inspect.signature(found).parameters), "nothing")
+    if first != "params":
+        raise ConfigError(f"optimizer: the first argument of {name} must be params, got {first}: it is no optimizer by itself")
+    both = hasattr(found, "train") and hasattr(found, "eval")  # schedule-free ones switch between two sets of weights
+    twice = TWICE if attribute in NEED_GRAPH and place == "po" else {}
+    switched: dict[str, Any] = {"mode": _switch, "tests_other_weights": True, "schedule": constant} if both else {}
+    return OptimizerEntry(attribute or name, f"from {place}", lambda: found, **switched, **twice)
 
 
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(
@@ -227,7 +252,22 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             tests_other_weights=True,
         ),
         "soap": OptimizerEntry("SOAP", "lr 3e-3; package pytorch-optimizer", peer("pytorch_optimizer", "SOAP"), {"lr": 3e-3}),
+        "muon": OptimizerEntry(
+            "Muon",
+            "lr 0.02, AdamW with lr 3e-4 for vectors and embeddings; package pytorch-optimizer",
+            muon.with_adamw(peer("pytorch_optimizer", "Muon")),
+            instrument=muon.mark_embeddings,
+        ),
+        "lion": OptimizerEntry("Lion", "lr 1e-4; package pytorch-optimizer", peer("pytorch_optimizer", "Lion"), {"lr": 1e-4}),
+        "lamb": OptimizerEntry("LAMB", "lr 1e-3; package pytorch-optimizer", peer("pytorch_optimizer", "Lamb"), {"lr": 1e-3}),
+        "adabelief": OptimizerEntry(
+            "AdaBelief", "lr 1e-3; package pytorch-optimizer", peer("pytorch_optimizer", "AdaBelief"), {"lr": 1e-3}
+        ),
+        "prodigy": OptimizerEntry(
+            "Prodigy", "lr 1, a factor; package pytorch-optimizer", peer("pytorch_optimizer", "Prodigy"), {"lr": 1.0}
+        ),
     },
+    beyond=brought,
 )
 
 PAPERS = ("sgd", "adam", "adamw", "arturo", "arturo-paper")  # what the paper compares, and both of ours

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -34,11 +35,14 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
     """
     entry = OPTIMIZERS[optimizer]
     constructor = entry.load()
-    settings = {name: _plain(value) for name, value in {**_defaults(constructor), **entry.for_task(task, images)}.items()}
+    settings = {**_defaults(constructor), **{name: _plain(value) for name, value in entry.for_task(task, images).items()}}
+    required = _required(constructor)
     for name, value in (overrides or {}).items():
-        if name not in settings:
-            raise unknown("set", name, settings)
-        settings[name] = _as_kind(name, value, like=settings[name])
+        if name not in settings and name not in required:
+            raise unknown("set", name, [*settings, *required])
+        settings[name] = _as_kind(name, value, like=settings.get(name), integer=name in _integers(constructor))
+    if missing := [name for name in required if name not in settings]:
+        raise ConfigError(f"set: {optimizer} has no default for {missing[0]}; give it one with {missing[0]}=VALUE")
     if (proper := whose_surrogate(settings.get("surrogate"))) not in (None, optimizer):
         raise ConfigError(f"set surrogate: {settings['surrogate']} takes more than a setting; choose the optimizer {proper}")
     for name in ("capturable", "differentiable"):
@@ -102,10 +106,30 @@ def as_arguments(settings: Settings) -> dict[str, Any]:
     return arguments
 
 
-def _defaults(constructor: Constructor) -> dict[str, Any]:
+def _defaults(constructor: Constructor) -> Settings:
+    """Those that are plain data; of any other the constructor keeps its own."""
+    result: Settings = {}
+    for parameter in _parameters(constructor):
+        if parameter.default is not inspect.Parameter.empty:
+            with suppress(TypeError, ValueError):
+                result[parameter.name] = _plain(parameter.default)
+    return result
+
+
+def _required(constructor: Constructor) -> list[str]:
+    return [parameter.name for parameter in _parameters(constructor) if parameter.default is inspect.Parameter.empty]
+
+
+def _parameters(constructor: Constructor) -> list[inspect.Parameter]:
     _, *parameters = inspect.signature(constructor).parameters.values()  # the first are the weights
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {p.name: p.default for p in parameters if p.kind in named and p.default is not inspect.Parameter.empty}
+    return [parameter for parameter in parameters if parameter.kind in named]
+
+
+def _integers(constructor: Constructor) -> set[str]:
+    """Arguments that are annotated as integers. A default alone says little: SGD's momentum is 0."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name for p in parameters if p.annotation in (int, "int")}
 
 
 def _plain(value: Any) -> Value:
@@ -139,7 +163,7 @@ def _parse_value(name: str, text: str) -> Value:
     return text
 
 
-def _as_kind(name: str, value: Value, like: Value) -> Value:
+def _as_kind(name: str, value: Value, like: Value, integer: bool = False) -> Value:
     """``value``, held to the kind of the one it replaces. None fits and replaces anything: the constructor has the last word.
 
     1 becomes 1.0 in place of a float and 1.0 becomes 1 in place of an integer: equal settings shall be equal as text.
@@ -149,6 +173,8 @@ def _as_kind(name: str, value: Value, like: Value) -> Value:
         return None
     if isinstance(like, bool):
         fits, kind = isinstance(value, bool), "true or false"
+    elif integer:
+        fits, kind = number and float(value).is_integer(), "an integer"  # type: ignore[arg-type]
     elif isinstance(like, (int, float)) or like == "inf":
         fits, kind = number or value == "inf", "a number"
     elif isinstance(like, list):

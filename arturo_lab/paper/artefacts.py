@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arturo_lab.errors import ConfigError
 from arturo_lab.paper import published
 from arturo_lab.paper.ablation import ablation
 from arturo_lab.paper.accuracy import accuracy_table
 from arturo_lab.paper.content import Content
 from arturo_lab.paper.curves import curves
-from arturo_lab.paper.scales import Scale
+from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.paper.timing import timing_table
 from arturo_lab.registry import Registry, unknown
 from arturo_lab.report.metric import ACCURACY
@@ -42,16 +43,29 @@ class Artefact:
         """Where its runs are, below OUT."""
         return "timing" if self.timing else ""
 
-    def configs(self, scale: Scale, tasks: Sequence[str] | None = None, **machine: Any) -> list[RunConfig]:
-        """Its trainings at a scale, of all its tasks or of those named; ``machine``: see :meth:`Scale.configs`."""
-        there = scale.timing if self.timing else scale.tasks
-        known = [task for task in self.tasks if task in there]
+    def configs(
+        self,
+        scale: Scale,
+        tasks: Sequence[str] | None = None,
+        optimizers: Sequence[str] | None = None,
+        seeds: Sequence[int] | None = None,
+        **options: Any,
+    ) -> list[RunConfig]:
+        """Its trainings at a scale. None is the scale's choice; ``options``: see :meth:`Scale.configs`."""
+        known = self.known(scale)
         chosen = known if tasks is None else list(tasks)
         for task in chosen:
             if task not in known:
+                elsewhere = [name for name, other in SCALES.items() if task in self.known(other)]
+                if elsewhere:
+                    raise ConfigError(f"tasks: {task} is not part of this scale; it is of --scale {' or '.join(elsewhere)}")
                 raise unknown("tasks", task, known)
         once("tasks", chosen)
-        return scale.configs(chosen, self.optimizers or scale.optimizers, self.timing, **machine)
+        return scale.configs(chosen, optimizers or self.optimizers or scale.optimizers, self.timing, seeds, **options)
+
+    def known(self, scale: Scale) -> list[str]:
+        """The tasks that it is about and that the scale has."""
+        return [task for task in self.tasks if task in (scale.timing if self.timing else scale.tasks)]
 
 
 ARTEFACTS: Registry[Artefact] = Registry(

@@ -36,21 +36,23 @@ class Scale:
     threads: int | None = None
 
     def configs(
-        self, tasks: Sequence[str], optimizers: Sequence[str], timing: bool = False, threads: int | None = None, **machine: Any
+        self,
+        tasks: Sequence[str],
+        optimizers: Sequence[str],
+        timing: bool = False,
+        seeds: Sequence[int] | None = None,
+        **options: Any,
     ) -> list[RunConfig]:
-        """The trainings of these tasks. A task that the scale does not name is taken whole.
+        """The trainings of these tasks. A task that the scale does not name is trained in full.
 
-        ``threads``, unless None, go before the scale's; ``machine`` are other options of :meth:`RunConfig.for_task`.
+        ``options`` of :meth:`RunConfig.for_task` override the scale's unless they are None.
         """
         shares = self.timing if timing else self.tasks
-        seeds = range(self.rounds) if timing else self.seeds
+        chosen = {key: value for key, value in options.items() if value is not None}
         result = []
         for task in tasks:
-            share = shares.get(task, Share())
-            part = flat(share)
-            result += plan(
-                [task], optimizers, list(seeds), threads=self.threads if threads is None else threads, **part, **machine
-            )
+            own = {"threads": self.threads, **flat(shares.get(task, Share()))}
+            result += plan([task], optimizers, seeds or (range(self.rounds) if timing else self.seeds), **{**own, **chosen})
         return result
 
 

@@ -208,7 +208,7 @@ class Cluster:
         name, wanted = TASKS[config.task].data, demand(config)
         if name not in self.loaded:
             self.loaded[name] = ray.put(loading.load(name, data_dir))
-        files = read_files(out / config.task / config.name)
+        files = read_files(out / config.folder)
         order = Order(
             config,
             self.loaded[name],
@@ -256,7 +256,7 @@ def receive(letter: RunStatus | Files | None, config: RunConfig, out: Path, tell
     if isinstance(letter, RunStatus):
         tell(letter)
     elif letter:
-        folder = out / config.task / config.name
+        folder = out / config.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".lock"):

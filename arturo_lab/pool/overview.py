@@ -1,9 +1,11 @@
-"""All runs of a comparison at a glance, while they run. Where there is no terminal: a line for each that ends."""
+"""All runs of a comparison at a glance, while they run. Without a terminal: a line for each that ends, and one a minute."""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -16,30 +18,45 @@ from rich.table import Table
 from rich.text import Text
 
 from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.pool.cost import Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
 
+LOG_SECONDS = 60.0  # between two lines about all runs, where there is no terminal
+
 
 class Overview:
-    """Shows the status of :func:`arturo_lab.pool.workers.train_all`. A context manager: the picture lives inside.
+    """Shows the progress of :func:`arturo_lab.pool.workers.train_all`. A context manager: the picture lives inside.
 
     Args:
-        configs: all that there will be status of.
+        configs: all runs.
         jobs: how many run at once.
         console: where to.
+        expected: seconds that an epoch of a task and optimizer is expected to take, until one has been seen.
+        now: a clock.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], jobs: int, console: Console) -> None:
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        jobs: int,
+        console: Console,
+        expected: Mapping[Kind, float] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.expected = expected or {}
+        self.now = now
+        self.logged = -math.inf  # when the last line about all runs was written
         self.status = {config: RunStatus(config, "waiting") for config in configs}
         self.jobs = jobs
         self.console = console
-        self.began = time.monotonic()
+        self.began = now()
         self.live = Live(get_renderable=self.picture, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Overview:
-        self.began = time.monotonic()
+        self.began = self.now()
         if self.console.is_terminal:
             self.live.start()
         return self
@@ -49,8 +66,20 @@ class Overview:
 
     def on_status(self, status: RunStatus) -> None:
         self.status[status.config] = status
-        if not status.reused and (status.message or (status.state in OVER and not self.console.is_terminal)):
-            self.console.print(line(status), highlight=False, soft_wrap=True)
+        log = not self.console.is_terminal
+        if not status.reused and (status.message or (status.state in OVER and log)):
+            self.console.print(line(status) + (f" ({self.progress()})" if log else ""), highlight=False, soft_wrap=True)
+        elif log and status.state == "training" and status.epochs >= 1 and self.now() - self.logged >= LOG_SECONDS:
+            self.logged = self.now()
+            self.console.print(self.progress(), highlight=False, soft_wrap=True)
+
+    def progress(self) -> str:
+        """How many runs are over, and how long the others will take."""
+        runs = list(self.status.values())
+        left = seconds_left(runs, self.jobs, self.expected)
+        over = sum(status.state in OVER for status in runs)
+        gone = clock(self.now() - self.began)
+        return f"{over} of {count(len(runs), 'run')}, {gone} elapsed, {'unknown time' if left is None else clock(left)} left"
 
     def picture(self) -> RenderableType:
         """How far all of it is, and below a table for each task; only those under way if there is no room for all."""
@@ -64,16 +93,11 @@ class Overview:
         return Group(self.bar(runs), *tables.values())
 
     def bar(self, runs: Sequence[RunStatus]) -> RenderableType:
-        left = seconds_left(runs, self.jobs)
-        over = sum(status.state in OVER for status in runs)
         total = sum(status.config.epochs for status in runs)
         done = sum(status.config.epochs if status.state in OVER else status.epochs for status in runs)
         result = Table.grid(padding=(0, 1))
-        result.add_row(
-            f"{over} of {count(len(runs), 'run')}",
-            ProgressBar(total=total, completed=done, width=30),
-            f"{clock(time.monotonic() - self.began)} gone, {'some time' if left is None else clock(left)} left",
-        )
+        over, times = self.progress().split(", ", 1)
+        result.add_row(over, ProgressBar(total=total, completed=done, width=30), times)
         return result
 
 
@@ -88,8 +112,8 @@ def table(task: str, runs: Sequence[RunStatus]) -> Table:
     by_optimizer: dict[str, dict[int, RunStatus]] = {}
     for status in runs:
         by_optimizer.setdefault(status.config.optimizer, {})[status.config.seed] = status
-    for optimizer, found in by_optimizer.items():
-        result.add_row(OPTIMIZERS[optimizer].label, *(cell(found[seed]) if seed in found else "" for seed in seeds))
+    for optimizer, by_seed in by_optimizer.items():
+        result.add_row(OPTIMIZERS[optimizer].label, *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
     return result
 
 
@@ -119,21 +143,19 @@ def line(status: RunStatus) -> str:
         'digits-mlp, SGD, seed 2: finished, test accuracy 97.22%'
     """
     config = status.config
-    said = (
-        status.state
-        if not status.message
-        else f"{status.state}: {status.message}"
-        if status.state == "failed"
-        else status.message
-    )
+    words = status.message or status.state
+    if status.state == "failed" and status.message:
+        words = f"failed: {status.message}"
     if status.state == "finished" and status.value is not None:
         metric = TASKS[config.task].metric
-        said += f", test {metric.name} {metric.text(status.value)}"
-    return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {said}")
+        words += f", test {metric.name} {metric.text(status.value)}"
+    return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
 
 
-def seconds_left(runs: Sequence[RunStatus], jobs: int) -> float | None:
-    """From what an epoch took so far, of the same task and optimizer, else of the same task; None if a task is unknown.
+def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, float] | None = None) -> float | None:
+    """From what an epoch took so far, of the same task and optimizer; else what it is expected to take; else of the same task.
+
+    None if nothing is known of a task.
 
     Example:
         >>> def run(state, epochs, seconds, optimizer="sgd"):
@@ -142,22 +164,24 @@ def seconds_left(runs: Sequence[RunStatus], jobs: int) -> float | None:
         40.0
         >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], jobs=2)  # 20 and 25, two at a time
         45.0
+        >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], 1, {("digits-mlp", "adam"): 4.0})
+        140.0
         >>> seconds_left([run("waiting", 0, None)], jobs=1) is None
         True
     """
-    known: dict[tuple[str, ...], list[float]] = {}
+    seen: dict[Kind, list[float]] = {}
     for status in runs:
         if status.seconds is not None:
-            for key in ((status.config.task, status.config.optimizer), (status.config.task,)):
-                known.setdefault(key, []).append(status.seconds)
+            seen.setdefault(kind_of(status.config), []).append(status.seconds)
+    known = {**(expected or {}), **{kind: statistics.fmean(seconds) for kind, seconds in seen.items()}}
     total = 0.0
     for status in runs:
         if status.state in ("training", "waiting"):
             config = status.config
-            taken = known.get((config.task, config.optimizer)) or known.get((config.task,))
-            if taken is None:
+            of_task = [seconds for (task, _), seconds in known.items() if task == config.task]
+            if not of_task:
                 return None
-            total += (config.epochs - status.epochs) * sum(taken) / len(taken)
+            total += (config.epochs - status.epochs) * known.get(kind_of(config), statistics.fmean(of_task))
     return total / jobs
 
 

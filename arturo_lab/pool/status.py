@@ -64,7 +64,7 @@ class RunQueue:
     def lose(self, config: RunConfig, how: str, stopping: bool) -> None:
         """Its worker is gone: it waits again, unless we are stopping or it has used up its attempts."""
         before, attempts = self.latest[config], self.attempts[config]
-        saved = (self.out / config.task / config.name / "checkpoint.pt").exists()
+        saved = (self.out / config.folder / "checkpoint.pt").exists()
         where = "from its last checkpoint" if saved else "from the beginning"
         if stopping:
             state, what = "stopped", f"run the same command again to resume {where}"
@@ -81,7 +81,7 @@ class RunQueue:
 
 def status_of(config: RunConfig, out: Path) -> RunStatus:
     """What the folder of a run says before anything is done."""
-    folder = out / config.task / config.name
+    folder = out / config.folder
     if not (folder / "config.json").exists():
         return RunStatus(config, "waiting")
     try:

@@ -63,7 +63,7 @@ def train_all(
     queue = RunQueue(configs, out, ATTEMPTS, on_status)
     waiting = queue.waiting
     jobs = min(jobs, len(waiting))
-    threads = max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
+    threads = threads_of_each(jobs)
     workers: list[Worker] = []
     stopping = False
     try:
@@ -99,8 +99,13 @@ def train_all(
     return queue.last()
 
 
+def threads_of_each(jobs: int) -> int | None:
+    """CPU threads of one of so many processes that share this machine; None: torch's choice."""
+    return max(torch.get_num_threads() // jobs, 1) if jobs > 1 else None
+
+
 def ending(code: int | None) -> str:
-    """What became of a process, from its exit code."""
+    """How a process ended, from its exit code."""
     return "its process " + (
         "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     )

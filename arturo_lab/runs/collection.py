@@ -58,12 +58,12 @@ def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], lis
         kept = {}
         problems.append(Problem(Path(NAME), str(error)))
     for config in configs:
-        path = Path(config.task) / config.name
+        path = config.folder
         try:
             records.append(read_run(out / path))
         except FileNotFoundError:
-            if (config.task, config.name) in kept:
-                records.append(kept[config.task, config.name])
+            if (config.task, path.name) in kept:
+                records.append(kept[config.task, path.name])
         except (RecordError, OSError) as error:
             problems.append(Problem(path, str(error)))
     return records, problems

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers import settings as optimizer_settings
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import Settings
+from arturo_lab.references import folder_name
 from arturo_lab.registry import unknown
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
@@ -185,4 +187,9 @@ class RunConfig:
     @property
     def name(self) -> str:
         """Of its folder under ``OUT/TASK/``."""
-        return f"{self.optimizer}-seed{self.seed}-{self.key}"
+        return f"{folder_name(self.optimizer)}-seed{self.seed}-{self.key}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it is under ``OUT``."""
+        return Path(folder_name(self.task)) / self.name

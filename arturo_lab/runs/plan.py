@@ -11,6 +11,8 @@ from arturo_lab.optimizers.settings import Settings
 from arturo_lab.registry import unknown
 from arturo_lab.runs.config import RunConfig
 
+MOST_SEEDS = 10_000  # nobody trains more, and every run is planned before the first one starts
+
 
 def plan(
     tasks: Sequence[str],
@@ -66,10 +68,14 @@ def parse_seeds(text: str) -> list[int]:
         parts.pop()
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(f"seeds: must be a count such as 3 or seeds such as 0,5,8, got {text!r}")
+    if max(map(len, parts)) > 19:  # 2**63 has 19 digits
+        raise ConfigError(f"seeds: must be below 2**63, got {text}")
     numbers = [int(part) for part in parts]
     if "," not in text:
         if numbers[0] < 1:
             raise ConfigError(f"seeds: must be at least 1, got {text}")
+        if numbers[0] > MOST_SEEDS:
+            raise ConfigError(f"seeds: a count must be at most {MOST_SEEDS:,}, got {text}; a single seed is written {text},")
         numbers = list(range(numbers[0]))
     once("seeds", numbers)
     return numbers
@@ -88,10 +94,11 @@ def parse_overrides(assignments: Sequence[str], optimizers: Sequence[str]) -> di
     """
     by_optimizer: dict[str, list[str]] = {}
     for assignment in assignments:
-        optimizer, dot, rest = assignment.partition(".")
-        if not dot or "=" in optimizer or "=" not in rest:
+        left, equals, value = assignment.partition("=")
+        optimizer, dot, name = left.rpartition(".")  # the last: file.py:Class is an optimizer, too
+        if not dot or not equals:
             raise ConfigError(f"set: expected OPTIMIZER.name=value, got {assignment!r}")
         if optimizer not in optimizers:
             raise unknown("set", optimizer, optimizers)
-        by_optimizer.setdefault(optimizer, []).append(rest)
-    return {optimizer: settings.parse(given) for optimizer, given in by_optimizer.items()}
+        by_optimizer.setdefault(optimizer, []).append(f"{name}={value}")
+    return {optimizer: settings.parse(words) for optimizer, words in by_optimizer.items()}

@@ -184,7 +184,7 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
     Raises:
         RunError: another process has it, it belongs to another config, its config cannot be read, or it cannot be written.
     """
-    path = out / config.task / config.name
+    path = out / config.folder
     with ExitStack() as stack:
         try:
             path.mkdir(parents=True, exist_ok=True)

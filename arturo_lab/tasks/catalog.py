@@ -9,6 +9,8 @@ from torch import nn
 from arturo_lab.data import augment
 from arturo_lab.data.docstrings import CONTEXT, WORDS
 from arturo_lab.data.inputs import AsStored, WithNegatives
+from arturo_lab.errors import ConfigError
+from arturo_lab.references import look_up
 from arturo_lab.registry import Registry
 from arturo_lab.tasks import metrics, models, networks
 from arturo_lab.tasks.metrics import ACCURACY, LOSS
@@ -36,6 +38,15 @@ _function = partial(_short, inputs=AsStored(), loss=metrics.value, metrics=(metr
 _fmnist = partial(Task, data="fashion-mnist", epochs=120)
 _cifar10 = partial(Task, data="cifar10", epochs=160, inputs=augment.CIFAR10)
 _cifar100 = partial(Task, data="cifar100", epochs=160, inputs=augment.CIFAR100)
+
+
+def brought(name: str) -> Task | None:
+    """A task from outside: ``file.py:TASK``, ``package.module:TASK`` or an entry point of the group ``arturo_lab.tasks``."""
+    found = look_up("task", name)
+    if found is not None and not isinstance(found, Task):
+        raise ConfigError(f"task: {name} must be an arturo_lab.tasks.task.Task, got {type(found).__name__}")
+    return found
+
 
 TASKS: Registry[Task] = Registry(
     "task",
@@ -135,4 +146,5 @@ TASKS: Registry[Task] = Registry(
         "cifar100-cnn": _cifar100("CIFAR-100, CNN", model=partial(models.cifar_cnn, num_classes=100)),
         "cifar100-resnet34": _cifar100("CIFAR-100, ResNet-34", model=partial(resnet34, num_classes=100)),
     },
+    beyond=brought,
 )

@@ -228,8 +228,14 @@ def available(name: str) -> torch.device:
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device: {name} is not available here ({str(error).splitlines()[0]})") from error
+        raise ConfigError(f"device: {name} is not available here; this machine has {', '.join(devices())}") from error
     return device
+
+
+def devices() -> list[str]:
+    """What this machine's torch can compute on."""
+    accelerators = [f"cuda:{i}" for i in range(torch.cuda.device_count())] + ["mps"] * torch.backends.mps.is_available()
+    return ["cpu", *accelerators]
 
 
 @contextmanager

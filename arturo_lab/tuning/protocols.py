@@ -66,17 +66,19 @@ class Search:
     share: Share
     study: int = 0
     machine: Machine = field(default_factory=Machine)
+    ranges: tuple[str, ...] = ()  # a space as ``--space`` has it, instead of the protocol's
 
     def __post_init__(self) -> None:
         _ = PROTOCOLS[self.protocol], TASKS[self.task], self.space
         for key, lowest in (("folds", 2), ("seeds", 1)):
             if getattr(self, key) < lowest:
                 raise ConfigError(f"{key}: must be an integer >= {lowest}, got {getattr(self, key)}")
-        self.configs({}, fold=self.folds)  # raises what is wrong with the others
+        middle = self.space.point((0.5,) * len(self.space.dimensions))
+        self.configs(self.space.settings(middle), fold=self.folds)  # raises what is wrong with the others
 
     @property
     def space(self) -> Space:
-        return space(self.protocol, self.optimizer)
+        return space(self.protocol, self.optimizer, self.ranges)
 
     @property
     def name(self) -> str:
@@ -102,7 +104,7 @@ class Search:
     def identity(self) -> dict[str, Any]:
         """What must be the same for a study to be resumed, its space included. None and False are as good as not named."""
         ends = {d.name: [d.low, d.high, "log" if d.log else "linear"] for d in self.space.dimensions}
-        return {"format": FORMAT, **without_unset(flat(self)), "space": ends}
+        return {"format": FORMAT, **without_unset({**flat(self), "ranges": None}), "space": ends}
 
     def quasi_random(self, trials: int) -> int:
         """How many of so many trials come from the Sobol sequence."""

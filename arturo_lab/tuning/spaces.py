@@ -11,7 +11,7 @@ of decay, around what people use. No optimizer gets more to tune than another, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from arturo_lab.errors import ConfigError
@@ -134,6 +134,57 @@ _ADAARTURO = Space(
     ),
     _adaarturo,
 )
+_FAIR_ADAMW = Space(
+    (
+        Dimension("lr", 1e-4, 0.1, "as Adam's"),
+        Dimension("1-beta1", 0.01, 0.5, _MEMORY),
+        _decay(1e-4, 1.0, "four decades around 0.01, the default: times lr it is a share of the weight"),
+    ),
+    _adam,
+)
+
+
+def _peer(lr: tuple[float, float], decay: tuple[float, float], why: str, settings: Callable[..., Settings]) -> Space:
+    """The same three for other people's optimizers; the ranges of lr lie around what their authors recommend."""
+    return Space(
+        (
+            Dimension("lr", *lr, why),
+            Dimension("1-beta1", 0.01, 0.5, _MEMORY),
+            _decay(*decay, "four decades" if why.startswith("three") else "as AdamW's"),
+        ),
+        settings,
+    )
+
+
+def _with_betas(beta2: float) -> Callable[[Mapping[str, float]], Settings]:
+    return lambda x: {"lr": x["lr"], "betas": [1 - x["1-beta1"], beta2], "weight_decay": x["weight_decay"]}
+
+
+def _muon(x: Mapping[str, float]) -> Settings:
+    decay, memory = x["weight_decay"], 1 - x["1-beta1"]
+    adamw: Settings = {"adamw_lr": 0.015 * x["lr"], "adamw_weight_decay": decay}  # the defaults' ratio, 3e-4 to 0.02
+    return {"lr": x["lr"], "momentum": memory, "weight_decay": decay, **adamw}
+
+
+def _ivon(x: Mapping[str, float]) -> Settings:
+    return {"lr": x["lr"], "beta1": 1 - x["1-beta1"], "weight_decay": x["weight_decay"]}
+
+
+_PEERS = {
+    "soap": _peer((1e-4, 0.1), (1e-4, 1.0), "three decades around 3e-3, the default", _with_betas(0.95)),
+    "schedulefree-adamw": _peer((1e-4, 0.1), (1e-4, 1.0), "three decades around 2.5e-3, the default", _with_betas(0.999)),
+    "ivon": _peer((1e-3, 1.0), (1e-6, 1e-2), "three decades that hold 0.1, the authors' value; decay as SGD's", _ivon),
+    "adahessian": _peer((1e-3, 1.0), (1e-6, 1e-2), "three decades that hold 0.15, the authors' value", _with_betas(0.999)),
+    "lion": _peer(
+        (1e-5, 1e-2), (1e-3, 10.0), "three decades around 3e-4; a tenth of AdamW's, decay ten times", _with_betas(0.99)
+    ),
+    "muon": _peer((1e-3, 1.0), (1e-4, 1.0), "three decades around 0.02, the default", _muon),
+    "lamb": _peer((1e-4, 0.1), (1e-4, 1.0), "three decades around 3e-3", _with_betas(0.999)),
+    "adabelief": _peer((1e-4, 0.1), (1e-4, 1.0), "three decades around 3e-3, as Adam's", _with_betas(0.999)),
+    "prodigy": _peer(
+        (0.03, 30.0), (1e-4, 1.0), "three decades around 1, the default: a factor on its own step", _with_betas(0.999)
+    ),
+}
 SPACES: dict[str, dict[str, Space]] = {
     "paper": {
         "sgd": _PAPER_SGD,
@@ -159,14 +210,8 @@ SPACES: dict[str, dict[str, Space]] = {
             ),
             _adam,
         ),
-        "adamw": Space(
-            (
-                Dimension("lr", 1e-4, 0.1, "as Adam's"),
-                Dimension("1-beta1", 0.01, 0.5, _MEMORY),
-                _decay(1e-4, 1.0, "four decades around 0.01, the default: times lr it is a share of the weight"),
-            ),
-            _adam,
-        ),
+        "adamw": _FAIR_ADAMW,
+        "adamw-warmup": _FAIR_ADAMW,
         "adaarturo": _ADAARTURO,
         "adaarturo-diagonal": _ADAARTURO,
         "arturo": Space(
@@ -177,14 +222,56 @@ SPACES: dict[str, dict[str, Space]] = {
             ),
             _arturo_fair,
         ),
+        **_PEERS,
     },
 }
 
 
-def space(protocol: str, optimizer: str) -> Space:
-    """The space of an optimizer under a protocol. One without is an error that lists those that have one."""
+def space(protocol: str, optimizer: str, ranges: Sequence[str] = ()) -> Space:
+    """The space of an optimizer under a protocol, or what ``ranges`` say. None at all is an error that lists those with one."""
     _ = OPTIMIZERS[optimizer]  # a misspelt name raises
+    if ranges:
+        return parse_space(ranges)
     spaces = SPACES[protocol]
     if optimizer not in spaces:
-        raise ConfigError(f"optimizer: {optimizer} has no search space under --protocol {protocol}; {', '.join(spaces)} have")
+        raise ConfigError(
+            f"optimizer: {optimizer} has no search space under --protocol {protocol}; {', '.join(spaces)} have; "
+            "give it one, e.g. --space lr=1e-4:1e-1:log"
+        )
     return spaces[optimizer]
+
+
+def parse_space(ranges: Sequence[str]) -> Space:
+    """``name=low:high`` or ``name=low:high:log`` for each number to search, by the names of the optimizer's arguments.
+
+    Example:
+        >>> [(d.name, d.low, d.high, d.log) for d in parse_space(["lr=1e-4:1e-1:log", "weight_decay=0:0.1"]).dimensions]
+        [('lr', 0.0001, 0.1, True), ('weight_decay', 0.0, 0.1, False)]
+        >>> parse_space(["lr=0:1:log"])
+        Traceback (most recent call last):
+        ...
+        arturo_lab.errors.ConfigError: space: the low end of lr must be above 0 for log, got 0
+    """
+    dimensions = [parse_range(text) for text in ranges]
+    names = [dimension.name for dimension in dimensions]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ConfigError(f"space: {name} is named twice")
+    return Space(tuple(dimensions), dict)
+
+
+def parse_range(text: str) -> Dimension:
+    name, equals, rest = text.partition("=")
+    ends = rest.split(":")
+    scale = ends.pop() if len(ends) == 3 else "linear"
+    try:
+        low, high = map(float, ends)
+    except ValueError:
+        low = high = math.nan
+    if not (equals and name.isidentifier() and scale in ("log", "linear") and math.isfinite(low) and math.isfinite(high)):
+        raise ConfigError(f"space: expected NAME=LOW:HIGH or NAME=LOW:HIGH:log, got {text!r}")
+    if not low < high:
+        raise ConfigError(f"space: the low end of {name} must be below the high end, got {low:g} and {high:g}")
+    if scale == "log" and low <= 0:
+        raise ConfigError(f"space: the low end of {name} must be above 0 for log, got {low:g}")
+    return Dimension(name, low, high, "given", log=scale == "log")

@@ -79,7 +79,7 @@ def evaluate(
         predictor, chosen = METHODS[method].make(trained, images, work)
         elsewhere = None if images.elsewhere is None else predictor(images.elsewhere).numpy()
         scores = Scores.of(predictor(images.test_images).numpy(), images.test_labels.numpy(), elsewhere)
-    results = [read_object(out / config.task / config.name / "result.json") for config in configs]
+    results = [read_object(out / config.folder / "result.json") for config in configs]
     outcome = Outcome(
         method,
         scores,

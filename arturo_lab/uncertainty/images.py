@@ -35,7 +35,7 @@ class Trained:
     @classmethod
     def load(cls, config: RunConfig, out: Path) -> Trained:
         """From its run folder."""
-        captured = RunFolder(out / config.task / config.name, config).read_checkpoint()
+        captured = RunFolder(out / config.folder, config).read_checkpoint()
         device, entry = torch.device(config.machine.device), OPTIMIZERS[config.optimizer]
         with torch.random.fork_rng([]):  # the constructor draws initial weights
             model = TASKS[config.task].model().to(device)

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from arturo_lab.pool.overview import Overview
+from arturo_lab.pool.overview import Overview, clock
 from arturo_lab.pool.status import RunStatus
 from arturo_lab.runs.plan import plan
 
@@ -32,7 +32,7 @@ def seen(terminal: bool, height: int = 50) -> tuple[str, str]:
 def test_picture_has_all_runs() -> None:
     picture, _ = seen(terminal=False)
     first, *rows = [line.split() for line in picture.splitlines() if line.strip()]
-    assert first[:4] == ["3", "of", "8", "runs"] and first[-4:] == ["gone,", "some", "time", "left"]
+    assert first[:4] == ["3", "of", "8", "runs"] and first[-4:] == ["elapsed,", "unknown", "time", "left"]
     assert rows[0] == ["digits-mlp"] and rows[1] == ["accuracy", "[%]", "seed", "0", "seed", "5"]
     assert rows[3] == ["SGD", "97.22", "12/25"] and rows[4] == ["arTuRO", "96.11", "·"]
     assert rows[5] == ["digits-cnn"] and rows[8] == ["SGD", "failed", "·"] and rows[9] == ["arTuRO", "diverged", "·"]
@@ -45,11 +45,13 @@ def test_low_terminal_shows_what_is_under_way() -> None:
 
 def test_lines_where_there_is_no_terminal() -> None:
     _, written = seen(terminal=False)
+    left = "0:00:00 elapsed, unknown time left"
     assert written.splitlines() == [
-        "digits-mlp, arTuRO, seed 0: finished, test accuracy 96.11%",
-        "digits-mlp, arTuRO, seed 5: its process was killed by signal 9; going on",
-        "digits-cnn, SGD, seed 0: failed: cannot write [there]",
-        "digits-cnn, arTuRO, seed 0: diverged",
+        f"digits-mlp, arTuRO, seed 0: finished, test accuracy 96.11% (2 of 8 runs, {left})",
+        f"2 of 8 runs, {left}",
+        f"digits-mlp, arTuRO, seed 5: its process was killed by signal 9; going on (2 of 8 runs, {left})",
+        f"digits-cnn, SGD, seed 0: failed: cannot write [there] (2 of 8 runs, {left})",
+        f"digits-cnn, arTuRO, seed 0: diverged (3 of 8 runs, {left})",
     ]
 
 
@@ -57,3 +59,22 @@ def test_terminal_gets_the_picture_and_what_went_wrong() -> None:
     _, written = seen(terminal=True)
     assert "killed by signal 9" in written and "cannot write [there]" in written and "test accuracy" not in written
     assert "3 of 8 runs" in written
+
+
+def test_remaining_time_is_known_from_the_first_epoch_of_the_first_task() -> None:
+    """In a log file: at once after that epoch, then once a minute."""
+    screen = io.StringIO()
+    time = [0.0]
+    console = Console(file=screen, force_terminal=False, width=100)
+    expected = {(config.task, config.optimizer): 60.0 if config.optimizer == "sgd" else 120.0 for config in CONFIGS}
+    with Overview(CONFIGS, 2, console, expected, now=lambda: time[0]) as overview:
+        for epochs in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
+            overview.on_status(RunStatus(CONFIGS[0], "training", epochs, 0.5, 30.0 if epochs >= 1 else None))
+            time[0] += 25.0
+    # Half of the 8 runs take 25 epochs of 60 s (SGD on digits-mlp, once seen, 30 s), the others 25 of 120 s; two at a time.
+    sgd_mlp, others = 30.0 * (2 * 25), 60.0 * 2 * 25 + 120.0 * 4 * 25
+    lines = [
+        f"0 of 8 runs, {clock(seconds)} elapsed, {clock((sgd_mlp - 30.0 * epochs + others) / 2)} left"
+        for seconds, epochs in ((25, 1), (100, 3))
+    ]
+    assert screen.getvalue().splitlines() == lines

@@ -18,13 +18,8 @@
 #include "chunk.h"
 #include "formulas.h"
 #include "half.h"
+#include "portable.h"
 #include "rounded.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CLONES
-#endif
 
 namespace {
 
@@ -114,12 +109,6 @@ constexpr auto FORMATS = {  // the order of FORMATS in native.py
     work<Half, Rounded, float>};
 
 }  // namespace
-
-#ifdef _WIN32
-#define EXPORT extern "C" __declspec(dllexport)
-#else
-#define EXPORT extern "C" __attribute__((visibility("default")))
-#endif
 
 // format: an entry of FORMATS; pass: 0 observe, 1 probe, 2 move. Per tensor: size, FIELDS pointers, whether this is its first
 // observation, the seed of its rounding bits, the index of its first entry; out: its four sums.

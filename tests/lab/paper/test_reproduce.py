@@ -89,10 +89,44 @@ def test_on_another_machine(tmp_path: Path) -> None:
 
 def test_from_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce("table1", tmp_path, "--no-train") == 2
-    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs needed\n"
+    assert capsys.readouterr().err == f"arturo: {tmp_path}: holds none of the 4 runs needed for table1\n"
     assert list(tmp_path.iterdir()) == []
     train = ["train", "digits-mlp", "--optimizer", "sgd", "--epochs", "2", "--subset", "96", "--threads", "1"]
     assert cli.main([*train, "--out", str(tmp_path)]) == 0
     assert reproduce("table1", tmp_path, "--no-train") == 0
     text = (tmp_path / "table1.md").read_text(encoding="utf-8")
     assert "**Not complete: 3 of 4 runs are missing.**" in text and "| SGD | **" in text and "arTuRO |" not in text
+
+
+def test_rows_seeds_and_epochs_of_ones_own(tmp_path: Path) -> None:
+    """Every artefact takes them: an optimizer that the paper does not have can be a row of its table."""
+    words = ["--optimizers", "sgd", "adaarturo", "--seeds", "3,", "--epochs", "1", "--subset", "64"]
+    assert reproduce("table1", tmp_path, *words) == 0
+    numbers = json.loads((tmp_path / "table1.json").read_text())
+    assert [(row["optimizer"], row["paper_accuracy"]) for row in numbers["rows"]] == [("sgd", None), ("adaarturo", None)]
+    (protocol,) = numbers["tables"][0]["rows"]
+    assert protocol == {
+        "task": "digits-mlp",
+        "epochs": 1,
+        "images": 64,
+        "batch_size": 32,
+        "seeds": "3",
+        "optimizers": "sgd adaarturo",
+    }
+    command = "arturo reproduce table1 --scale tiny --optimizers sgd adaarturo --seeds 3, --epochs 1 --subset 64"
+    assert numbers["command"] == command
+
+
+def test_all_trains_every_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optimizers", "sgd", "arturo", "--seeds", "1", "--epochs", "2"]
+    assert reproduce("all", tmp_path, *words) == 0
+    out = capsys.readouterr().out
+    assert "4 runs to train" in out  # two that six artefacts share, and two whose time is taken
+    for name in ARTEFACTS:
+        assert (tmp_path / f"{name}.md").exists() and (tmp_path / f"{name}.json").exists()
+    assert len(list((tmp_path / "digits-mlp").iterdir())) == len(list((tmp_path / "timing" / "digits-mlp").iterdir())) == 2
+
+
+def test_all_of_a_task_that_no_artefact_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce("all", tmp_path, "--tasks", "digits-cnn") == 2
+    assert capsys.readouterr().err == "arturo: tasks: no artefact is about digits-cnn at --scale tiny\n"

@@ -1,0 +1,27 @@
+"""AdaArturo's passes over memory. A kernel is made of the rows of one step and has two methods, called once each:
+
+* ``observe()``: filter and noise, in place. Returns four sums per row: squares of the weights (of a vector's distance from its
+  start), ``S`` = sum of s, ``A`` = sum of M^2 / s, and the number of missing entries;
+* ``move(keep, length)``: mean <- keep mean - length M / s, a number of each per row.
+
+``eager``, ``foreach``, ``compiled`` and ``native`` take tensors whose Gaussian is diagonal in the weights, ``tiles`` and
+``native_tiles`` those that are turned; :mod:`arturo.kernels.adaptive.choice` picks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from arturo.kernels.adaptive.row import Row
+
+
+class Kernel(Protocol):
+    @property
+    def rows(self) -> Sequence[Row]: ...
+
+    def observe(self) -> Tensor: ...
+
+    def move(self, keep: Tensor, length: Tensor) -> None: ...

@@ -1,0 +1,53 @@
+"""Which kernels do the passes of AdaArturo's step, as ``fused``, ``foreach``, the device and the layout tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from arturo.kernels import native as extension
+from arturo.kernels.adaptive import Kernel, native, native_tiles
+from arturo.kernels.adaptive.compiled import Compiled
+from arturo.kernels.adaptive.eager import Eager
+from arturo.kernels.adaptive.foreach import Foreach
+from arturo.kernels.adaptive.native import Native
+from arturo.kernels.adaptive.native_tiles import NativeTiles
+from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.tiles import Tiles
+
+
+def kernels(rows: Sequence[Row]) -> list[Kernel]:
+    """All rows, each in one of them."""
+    chosen: dict[Callable[[Sequence[Row]], Kernel], list[Row]] = {}
+    for row in rows:
+        chosen.setdefault(_turned(row) if row.grid is not None else _diagonal(row), []).append(row)
+    return [kernel(some) for kernel, some in chosen.items()]
+
+
+def _turned(row: Row) -> Callable[[Sequence[Row]], Kernel]:
+    return NativeTiles if _may_be_native(row) and native_tiles.takes(row) else Tiles
+
+
+def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
+    """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
+    group = row.group
+    if _may_be_native(row):
+        return Native if native.format_of(row) is not None else Eager
+    if group["fused"] and not torch.compiler.is_compiling():
+        return Compiled
+    chosen = group["foreach"]
+    if chosen is None:
+        chosen = group["fused"] is None and row.mean.device.type not in ("cpu", "meta")
+    return Foreach if chosen else Eager
+
+
+def _may_be_native(row: Row) -> bool:
+    group = row.group
+    if group["foreach"] is not None or group["fused"] is False or group["capturable"] or row.mean.device.type != "cpu":
+        return False
+    if extension.available():
+        return True
+    if not group["fused"]:
+        extension.say_once_that_it_is_missing()
+    return False

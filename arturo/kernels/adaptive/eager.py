@@ -1,0 +1,66 @@
+"""The passes in plain tensor operations, tensor by tensor: works on any device, and is what the other kernels are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from arturo.kernels.adaptive.row import Row
+from arturo.kernels.batch import sum_dtype
+from arturo.kernels.eager import follow_parameter
+
+
+class Eager:
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+    def observe(self) -> Tensor:
+        return joined([observe(row) for row in self.rows])
+
+    def move(self, keep: Tensor, length: Tensor) -> None:
+        for row, *numbers in zip(self.rows, keep.unbind(), length.unbind(), strict=True):
+            move(row, *numbers)
+
+
+def observe(row: Row) -> Tensor:
+    """An entry that is not finite, or too large to square, is a missing observation: no innovation, no news of the noise."""
+    if row.mean.dtype != row.param.dtype:
+        follow_parameter(row.mean, row.param, row.alive)
+    M, r, g = row.state["M"], row.state["r"], row.gradient()
+    seen = g.abs() <= row.limit  # False for NaN too
+    missing = seen.numel() - seen.sum()
+    seen = seen if row.alive is None else seen & row.alive
+    E = torch.where(seen, g - M, 0.0)
+    variance = torch.where(seen, E.square().mul_(row.share), r)
+    weight = row.weight
+    r.lerp_(variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
+    M.add_(E.mul_(row.gain))
+    return sums(row, missing)
+
+
+def sums(row: Row, missing: Tensor) -> Tensor:
+    M, s = row.state["M"], row.noise_scale()
+    away = row.mean if row.start is None else row.mean - row.start
+    dtype = sum_dtype(row.mean.device)
+    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, M / s * M)), missing.to(dtype)])
+
+
+def move(row: Row, keep: Tensor, length: Tensor) -> None:
+    shift(row, row.state["M"] / row.noise_scale(), keep, length)
+
+
+def shift(row: Row, step: Tensor, keep: Tensor, length: Tensor) -> None:
+    """mean <- keep mean - length step, and the parameter after it."""
+    if row.alive is not None:
+        step = torch.where(row.alive, step, 0.0)
+    device = row.mean.device
+    row.mean.mul_(keep.to(device)).sub_(step.mul_(length.to(device)))
+    if row.mean.dtype != row.param.dtype:
+        row.param.copy_(row.mean)
+
+
+def joined(sums: Sequence[Tensor]) -> Tensor:
+    """Rows from several devices on the first one's."""
+    return torch.stack([x.to(sums[0].device) for x in sums])

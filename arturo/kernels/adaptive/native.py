@@ -1,0 +1,96 @@
+"""The passes in C++ for tensors of the host: one call per pass for all rows of a format, no temporaries, see ``adaptive.h``."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from arturo.kernels import native
+from arturo.kernels.adaptive.row import Row
+from arturo.surrogates import learned
+
+OBSERVE, MOVE = range(2)
+_RECORD = struct.Struct("=6Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
+_FORMAT_OF = {dtypes: i for i, dtypes in enumerate(native.FORMATS)}
+
+
+class Table(NamedTuple):
+    """Rows of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+
+    format: int
+    rows: int
+    records: ctypes.Array[ctypes.c_char]
+
+
+class Native:
+    """Rows for which :func:`format_of` is not None."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        kinds: dict[int, list[Row]] = {}
+        for row in rows:
+            kind = format_of(row)
+            assert kind is not None
+            kinds.setdefault(kind, []).append(row)
+        self.rows = [row for alike in kinds.values() for row in alike]
+        self.grads = [laid_out(row.grad, row.param) for row in self.rows]  # copies live as long as the step
+        grads = iter(self.grads)
+        self.tables = [Table(kind, len(alike), _records(alike, grads)) for kind, alike in kinds.items()]
+
+    def observe(self) -> Tensor:
+        sums = torch.empty(len(self.rows), 4, dtype=torch.float64)
+        self._call(OBSERVE, None, None, sums)
+        return sums
+
+    def move(self, keep: Tensor, length: Tensor) -> None:
+        self._call(
+            MOVE, array("d", keep.tolist()), array("d", length.tolist()), torch.empty(len(self.rows), 4, dtype=torch.float64)
+        )
+
+    def _call(self, kind: int, keep: array[float] | None, length: array[float] | None, sums: Tensor) -> None:
+        threads, at = torch.get_num_threads(), 0
+        for table in self.tables:
+            numbers = (0 if x is None else x.buffer_info()[0] + 8 * at for x in (keep, length))
+            native.library().arturo_learned(
+                ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
+                *(ctypes.c_void_p(x) for x in numbers), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 32 * at),
+            )  # fmt: skip
+            at += table.rows
+
+
+def format_of(row: Row) -> int | None:
+    """The format of :data:`arturo.kernels.native.FORMATS` that fits, if the tensors are dense and lie in memory alike."""
+    param, grad, mean, M, r = row.param, row.grad, row.mean, row.state["M"], row.state["r"]
+    kind = _FORMAT_OF.get((param.dtype, mean.dtype, M.dtype))
+    if kind is None or grad.dtype != param.dtype:
+        return None
+    tensors = (param, mean, M, r) if row.start is None else (param, mean, M, r, row.start)
+    if not all(type(x) in native.PLAIN for x in (grad, *tensors)) or param.device.type != "cpu":
+        return None
+    if all(x.is_contiguous() for x in tensors):
+        return kind
+    strides = param.stride()
+    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+    return kind if dense and all(x.stride() == strides for x in tensors) else None
+
+
+def laid_out(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient with the strides of its dense parameter: itself, or a copy."""
+    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+
+
+def _records(rows: Sequence[Row], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
+    records = ctypes.create_string_buffer(_RECORD.size * len(rows))
+    for i, row in enumerate(rows):
+        state, start = row.state, row.start
+        _RECORD.pack_into(
+            records, i * _RECORD.size, row.param.data_ptr(), next(grads).data_ptr(), row.mean.data_ptr(), state["M"].data_ptr(),
+            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), row.mean.numel(), row.first, 0, row.gain,
+            row.share, row.weight, row.group["eps"], learned.SURE, -1.0 if row.group["maximize"] else 1.0, row.limit,
+        )  # fmt: skip
+    return records

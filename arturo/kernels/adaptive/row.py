@@ -1,0 +1,63 @@
+"""What AdaArturo's kernels work on: one parameter that takes part in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from arturo.kernels.batch import largest_gradient
+from arturo.kronecker import Tiling
+from arturo.surrogates import learned
+
+
+class Row(NamedTuple):
+    """This process's part of one parameter, complex numbers as pairs of reals, and the numbers of its step."""
+
+    param: Tensor
+    grad: Tensor
+    mean: Tensor  # the parameter itself unless that is half precision
+    state: Mapping[str, Tensor]
+    group: Mapping[str, Any]
+    grid: Tiling | None  # None: diagonal
+    number: int  # its place among all parameters of the optimizer
+    first: int  # index of its first entry in the whole parameter: where a shard begins
+    counted: bool  # whether this process counts it in sums, and not another one that has the same
+    t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
+    gain: Any  # of the filter
+    alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
+
+    @property
+    def share(self) -> Any:
+        """Which part of a squared innovation is noise."""
+        return learned.innovation_share(self.gain, self.t)
+
+    @property
+    def weight(self) -> Any:
+        """Of the newest innovation in the running mean r."""
+        return learned.noise_weight(self.group["betas"][1], self.t)
+
+    @property
+    def limit(self) -> float:
+        """Entries beyond it are missing observations."""
+        return float(largest_gradient(self.mean.dtype))
+
+    @property
+    def start(self) -> Tensor | None:
+        """Where a vector began; a matrix has none."""
+        return self.state.get("start")
+
+    def gradient(self) -> Tensor:
+        """In the mean's precision, of what is minimized."""
+        g = self.grad.to(self.mean.dtype)
+        return -g if self.group["maximize"] else g
+
+    def noise_scale(self) -> Tensor:
+        """``s``, with the order of the state. Turned, directions that no gradient has must not count as noiseless."""
+        s = learned.noise_scale(self.state["r"], self.state["M"], self.group["eps"])
+        if self.grid is not None:
+            tiles = self.grid.view(s)
+            tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=learned.FLOOR)
+        return s.clamp_(min=torch.finfo(s.dtype).tiny)  # eps = 0 where no gradient ever was

@@ -1,0 +1,106 @@
+"""The passes over matrices that are turned into the bases of their tiles, in plain tensor operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from arturo import kronecker
+from arturo.kernels.adaptive import eager
+from arturo.kernels.adaptive.row import Row
+from arturo.kernels.eager import follow_parameter
+from arturo.surrogates import learned
+
+
+class Tiles:
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+    def observe(self) -> Tensor:
+        return eager.joined([observe(row) for row in self.rows])
+
+    def move(self, keep: Tensor, length: Tensor) -> None:
+        for row, *numbers in zip(self.rows, keep.unbind(), length.unbind(), strict=True):
+            move(row, *numbers)
+
+
+def observe(row: Row) -> Tensor:
+    """A tile with a missing entry is missing as a whole, since turning spreads every entry over all of it."""
+    grid, state = row.grid, row.state
+    assert grid is not None
+    if row.mean.dtype != row.param.dtype:
+        follow_parameter(row.mean, row.param, row.alive)
+    M, r = grid.view(state["M"]), grid.view(state["r"])
+    tiles = kronecker.to_tiles(row.gradient(), grid)
+    seen = (tiles.abs() <= row.limit).all(-1, keepdim=True).all(-2, keepdim=True)
+    missing = (seen.numel() - seen.sum()) * grid.height * grid.width
+    tiles = torch.where(seen, tiles, 0.0)
+    if row.t == 1:
+        begin(row, tiles)
+    else:
+        refresh(row)
+    E = torch.where(seen, kronecker.turn(tiles, state.get("Q_L"), state.get("Q_R")) - M, 0.0)
+    follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
+    variance = torch.where(seen, E.square().mul_(row.share), r)
+    r.lerp_(variance, row.weight)
+    M.add_(E.mul_(row.gain))
+    return eager.sums(row, missing)
+
+
+def move(row: Row, keep: Tensor, length: Tensor) -> None:
+    grid = row.grid
+    assert grid is not None
+    tiles = grid.view(row.state["M"] / row.noise_scale())
+    step = kronecker.from_tiles(kronecker.turn_back(tiles, row.state.get("Q_L"), row.state.get("Q_R")), row.mean.shape)
+    eager.shift(row, step, keep, length)
+
+
+def first_tile(row: Row) -> int:
+    """The place of the row's first tile among the tiles that take turns: shards go on where the one before ends."""
+    assert row.grid is not None
+    return row.number + row.first // (row.grid.height * row.grid.width)
+
+
+def follow_factors(row: Row, E: Tensor, seen: Tensor | None, first: int = 0) -> None:
+    """E E^T and E^T E of the tiles that are due into the factors' running means. ``E`` begins with tile ``first``.
+
+    ``seen`` tells missing tiles; None: none is missing.
+    """
+    due, steps = kronecker.counted(row.t, first_tile(row) + first, kronecker.COUNTED_EVERY, len(E))
+    if due is None:
+        return
+    here, weight = slice(first, first + len(E)), learned.noise_weight(kronecker.BASIS_BETA, row.t, steps)
+    E = E[due]
+    for name, _ in kronecker.sides(row.grid):
+        factors = row.state[name].flatten(0, 1)[here][due]
+        A, B = (E, E.mT) if name == "L" else (E.mT, E)
+        if seen is None:
+            factors.baddbmm_(A, B, beta=1 - weight, alpha=weight)
+        else:
+            factors.lerp_(A @ B, weight * seen[due].to(E.dtype))
+
+
+def begin(row: Row, tiles: Tensor) -> None:
+    """The first gradient makes the first bases."""
+    for name, _ in kronecker.sides(row.grid):
+        row.state["Q_" + name].copy_(kronecker.first_basis(tiles @ tiles.mT if name == "L" else tiles.mT @ tiles))
+
+
+def refresh(row: Row) -> None:
+    """Bring the bases that are due up to date, and what is kept in them along."""
+    grid, state = row.grid, row.state
+    assert grid is not None
+    due = kronecker.due(row.t, first_tile(row), row.group["refresh"], grid.tiles)
+    if due is None:
+        return
+    M, r = (grid.view(state[name]).flatten(0, 1)[due] for name in ("M", "r"))
+    for name, _ in kronecker.sides(grid):
+        factor, Q = (state[key].flatten(0, 1)[due] for key in (name, "Q_" + name))
+        new, S, order = kronecker.next_basis(factor, Q)
+        Q.copy_(new)
+        factor.copy_(S.mT @ factor @ S)
+        M.copy_(S.mT @ M if name == "L" else M @ S)
+        dim, order = (-2, order.unsqueeze(-1)) if name == "L" else (-1, order.unsqueeze(-2))
+        r.copy_(r.gather(dim, order.expand_as(r)))

@@ -1,0 +1,170 @@
+// AdaArturo's passes for whole lists of tensors, see adaptive.h and tiles.h. Blocks have a fixed size and are added in order:
+// the same bits for any number of threads.
+
+#include "adaptive.h"
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "chunk.h"
+#include "half.h"
+#include "portable.h"
+#include "tiles.h"
+
+namespace {
+
+constexpr int64_t BLOCK = 16 * CHUNK;  // what a thread takes at a time
+constexpr int64_t ROUND = 8192;        // blocks between two additions of their sums
+
+struct Block {
+    const LearnedTensor* tensor;
+    int64_t offset, size;
+    double keep, length;
+};
+
+struct Kept {  // a chunk of bfloat16 state as stored
+    uint16_t *M, *r;
+    Rounded rounding;  // its key and spread
+};
+
+// A template cannot be cloned for an instruction set, these can.
+#define PASSES(T)                                                                                                          \
+    CLONES Sums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { return observe_learned(t, n, k); } \
+    CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
+    CLONES Sums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) { return tile_pass<T>(pass, range, number); }
+PASSES(float)
+PASSES(double)
+#undef PASSES
+#define CONVERSIONS(H)                                                                                    \
+    CLONES void widen(H, const uint16_t* from, float* to, int n) { widen_chunk<H>(from, to, n); }         \
+    CLONES void follow(H, const uint16_t* param, float* mean, int n) { follow_chunk<H>(param, mean, n); } \
+    CLONES void narrow(H, const float* mean, uint16_t* param, int n) { narrow_chunk<H>(mean, param, n); }
+CONVERSIONS(Brain)
+CONVERSIONS(Half)
+#undef CONVERSIONS
+
+CLONES double learn_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k, const Kept& kept) {
+    const double missing = learn_loop<false>(t, n, k);
+    round_chunk(t.M, kept.M, n, kept.rounding, 0);
+    round_chunk(t.r, kept.r, n, kept.rounding, 1);
+    widen_chunk<Brain>(kept.M, t.M, n);  // the step follows the model as it is stored
+    widen_chunk<Brain>(kept.r, t.r, n);
+    return missing;
+}
+
+CLONES Sums sum_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    return t.start ? learned_sums<true>(t, n, k) : learned_sums<false>(t, n, k);
+}
+
+enum Pass { OBSERVE, MOVE };
+struct Same {};  // the parameter is the mean
+
+template <class S>
+S* as(void* p, int64_t at) {
+    return p ? static_cast<S*>(p) + at : nullptr;
+}
+
+// H: the parameter's half precision, or Same; T: the mean's type; ROUNDED: state in bfloat16.
+template <class H, class T, bool ROUNDED>
+Sums work(Pass pass, const Block& block) {
+    constexpr bool half = !std::is_same<H, Same>::value;
+    const LearnedTensor& tensor = *block.tensor;
+    const LearnedNumbers<T> k(tensor, block.keep, block.length);
+    Sums sums = {0, 0, 0, 0};
+    T widened[half ? CHUNK : 1], M[ROUNDED ? CHUNK : 1], r[ROUNDED ? CHUNK : 1];
+    int n;
+    for (int64_t done = 0; done < block.size; done += n) {
+        const int64_t at = block.offset + done, index = tensor.index + at;
+        const int left = CHUNK - int(index % CHUNK);  // chunks keep to the whole parameter's grid: shards round alike
+        n = int(block.size - done < left ? block.size - done : left);
+        LearnedChunk<T> t = {as<T>(tensor.mean, at), as<T>(tensor.grad, at), as<T>(tensor.M, at), as<T>(tensor.r, at),
+                             as<T>(tensor.start, at)};
+        if constexpr (half) {
+            if (pass == OBSERVE) {
+                widen(H(), as<uint16_t>(tensor.grad, at), widened, n);
+                follow(H(), as<uint16_t>(tensor.param, at), t.mean, n);
+                t.grad = widened;
+            }
+        }
+        if constexpr (ROUNDED) {
+            Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), {}};
+            kept.rounding.spread = SPREAD.of + index % CHUNK;
+            kept.rounding.key = chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK));
+            t.M = M;
+            t.r = r;
+            widen(Brain(), kept.M, M, n);
+            widen(Brain(), kept.r, r, n);
+            if (pass == OBSERVE) {
+                const double missing = learn_rounded(t, n, k, kept);
+                sums.add(sum_rounded(t, n, k));
+                sums.missing += missing;
+            }
+        } else if (pass == OBSERVE) {
+            sums.add(observe(t, n, k));
+        }
+        if (pass == MOVE) {
+            move(t, n, k);
+            if constexpr (half) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
+        }
+    }
+    return sums;
+}
+
+constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
+    work<Same, float, false>, work<Same, double, false>, work<Brain, float, false>, work<Half, float, false>,
+    work<Same, float, true>,  work<Brain, float, true>,  work<Half, float, true>};
+
+}  // namespace
+
+// format: an entry of FORMATS; pass: 0 observe, 1 move, with keep and length of every tensor. out: four sums per tensor.
+EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const LearnedTensor* list, const double* keeps,
+                           const double* lengths, int32_t threads, double* out) {
+    const auto function = FORMATS.begin()[format];
+    Sums* sums = reinterpret_cast<Sums*>(out);
+    std::vector<Block> blocks;
+    std::vector<Sums> parts;
+    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0};
+    int64_t tensor = 0, offset = 0;
+    while (tensor < tensors) {
+        blocks.clear();
+        while (tensor < tensors && int64_t(blocks.size()) < ROUND) {
+            const int64_t left = list[tensor].size - offset;
+            if (left <= 0) {
+                ++tensor;
+                offset = 0;
+                continue;
+            }
+            blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, pass == MOVE ? keeps[tensor] : 0,
+                              pass == MOVE ? lengths[tensor] : 0});
+            offset += BLOCK;
+        }
+        const int64_t count = static_cast<int64_t>(blocks.size());
+        parts.resize(blocks.size());
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 4)
+        for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j]);
+        for (int64_t j = 0; j < count; ++j) sums[blocks[j].tensor - list].add(parts[j]);
+    }
+}
+
+// wide: float64, not float32; pass: a TilePass. out: four sums per range, added to what is there.
+EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileRange* list, int32_t threads, double* out) {
+    Sums* sums = reinterpret_cast<Sums*>(out);
+    std::vector<std::pair<int64_t, int64_t>> tiles;  // range, number in it
+    int64_t entries = 0;
+    for (int64_t i = 0; i < ranges; ++i) {
+        for (int64_t j = 0; j < list[i].count; ++j) tiles.push_back({i, j});
+        entries += list[i].count * list[i].height * list[i].width;
+    }
+    std::vector<Sums> parts(tiles.size());
+    const int64_t count = static_cast<int64_t>(tiles.size());
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 1 && entries > 4 * BLOCK)
+    for (int64_t j = 0; j < count; ++j) {
+        const TileRange& range = list[tiles[j].first];
+        parts[j] = wide ? pass_tile(double(), TilePass(pass), range, tiles[j].second)
+                        : pass_tile(float(), TilePass(pass), range, tiles[j].second);
+    }
+    for (int64_t j = 0; j < count; ++j) sums[tiles[j].first].add(parts[j]);
+}

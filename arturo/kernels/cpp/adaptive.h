@@ -1,0 +1,111 @@
+// AdaArturo's passes: arturo/surrogates/learned.py as loops over a chunk, for tensors whose Gaussian is diagonal in the weights
+// themselves. tiles.h has those for tensors that are turned.
+//
+// observe: M += K E, r += w (share E^2 - r) with E = g - M, and three sums; move: mean = keep mean - length M / s. s is never
+// stored: a root costs less than four bytes of traffic.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "chunk.h"
+#include "formulas.h"
+#include "half.h"
+#include "rounded.h"
+
+namespace {
+
+struct LearnedTensor {  // and the numbers of its step; packed by arturo/kernels/adaptive/native.py
+    void *param, *grad, *mean, *M, *r, *start;  // start: where a vector began; null for a matrix
+    int64_t size, index, seed;                  // index: of the first entry in the whole parameter; seed: of its rounding bits
+    double gain, share, weight, eps, sure, sign, limit;
+};
+
+template <class T>
+struct LearnedNumbers {
+    T gain, share, weight, rest, eps, sure, sign, limit, keep, length;
+    bool late;  // the newest counts most: interpolate from there, as torch.lerp does
+    template <class Step>  // a LearnedTensor, or another record with these fields
+    LearnedNumbers(const Step& t, double keep_, double length_)
+        : gain(t.gain), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
+          limit(t.limit), keep(keep_), length(length_), late(T(t.weight) >= T(0.5)) {}
+};
+
+template <class T>
+struct LearnedChunk {
+    T* mean;
+    const T* grad;
+    T *M, *r;
+    const T* start;
+};
+
+template <class T>
+INLINE T noise_scale(T r, T M, T eps, T sure) {
+    const T least = sure * M, square = least * least;
+    const T s = std::sqrt(r > square ? r : square) + eps;
+    return s > std::numeric_limits<T>::min() ? s : std::numeric_limits<T>::min();
+}
+
+template <class T>
+INLINE T newer(T r, T variance, bool late, T weight, T rest) {
+    return late ? variance - (variance - r) * rest : r + weight * (variance - r);
+}
+
+// Filter and noise. ALL: every gradient is there. Returns the number of missing ones.
+template <bool ALL, class T>
+INLINE double learn_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
+    const bool late = k.late;
+    const T* __restrict grad_ = t.grad;
+    T *__restrict M_ = t.M, *__restrict r_ = t.r;
+    T missing = 0;
+#pragma omp simd reduction(+ : missing)
+    for (int i = 0; i < n; ++i) {
+        const bool seen = ALL || std::fabs(grad_[i]) <= limit;  // false for NaN too
+        const T M = M_[i], r = r_[i], E = seen ? sign * grad_[i] - M : T(0);
+        const T next = newer(r, E * E * share, late, weight, rest);
+        M_[i] = M + gain * E;
+        r_[i] = seen ? next : r;
+        if (!ALL) missing += seen ? T(0) : T(1);
+    }
+    return double(missing);
+}
+
+// Squares of the mean (or of its distance from the start), sum of s, sum of M^2 / s.
+template <bool START, class T>
+INLINE Sums learned_sums(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    const T eps = k.eps, sure = k.sure;
+    const T *__restrict mean_ = t.mean, *__restrict M_ = t.M, *__restrict r_ = t.r, *__restrict start_ = t.start;
+    T squares = 0, S = 0, A = 0;
+#pragma omp simd reduction(+ : squares, S, A)
+    for (int i = 0; i < n; ++i) {
+        const T M = M_[i], s = noise_scale(r_[i], M, eps, sure), away = START ? mean_[i] - start_[i] : mean_[i];
+        squares += away * away;
+        S += s;
+        A += M / s * M;
+    }
+    return {double(squares), double(S), double(A), 0};
+}
+
+template <class T>
+INLINE Sums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    fetch_next(t.grad, t.M, t.r, t.mean);
+    const double missing = all_seen(t.grad, n, k.limit) ? learn_loop<true>(t, n, k) : learn_loop<false>(t, n, k);
+    Sums sums = t.start ? learned_sums<true>(t, n, k) : learned_sums<false>(t, n, k);
+    sums.missing = missing;
+    return sums;
+}
+
+template <class T>
+INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    const T eps = k.eps, sure = k.sure, keep = k.keep, length = k.length;
+    const T *__restrict M_ = t.M, *__restrict r_ = t.r;
+    T* __restrict mean_ = t.mean;
+    fetch_next(t.M, t.r, t.mean);
+#pragma omp simd
+    for (int i = 0; i < n; ++i) mean_[i] = mean_[i] * keep - M_[i] / noise_scale(r_[i], M_[i], eps, sure) * length;
+}
+
+}  // namespace

@@ -1,0 +1,160 @@
+"""Optimizers and tasks from outside: those of docs/extending.md, run as a reader would."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from arturo_lab import cli
+from arturo_lab.errors import ConfigError
+from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.optimizers.settings import resolve
+from arturo_lab.references import folder_name
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.plan import parse_overrides
+from arturo_lab.runs.records import read_run
+from arturo_lab.tasks.catalog import TASKS
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The guide's two files in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    signs, entry, sine = BLOCKS
+    Path("signs.py").write_text(signs + entry)
+    Path("sine.py").write_text(sine)
+    return tmp_path
+
+
+def finished(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.rglob("result.json"))
+
+
+def test_the_guides_optimizer_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        cli.main(
+            ["train", "digits-mlp", "--optimizer", "signs.py:Signs", "--set", "lr=0.003", "--epochs", "1", "--out", "runs"]
+        )
+        == 0
+    )
+    (folder,) = finished(Path("runs"))
+    record = read_run(folder)
+    assert folder.name.startswith("signs.Signs-seed0-") and record.config["optimizer"] == "signs.py:Signs"
+    assert record.config["settings"] == {"lr": 0.003, "momentum": 0.9}
+    assert record.result["test_accuracy"] > 0.5
+    assert "Signs, seed 0" in capsys.readouterr().out
+
+
+def test_the_guides_optimizer_and_task_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "compare digits-mlp sine.py:TASK --optimizers adamw signs.py:Signs --seeds 2 --epochs 1 --out runs"
+    assert cli.main([*command.split(), "--set", "signs.py:Signs.lr=0.003"]) == 0
+    folders = finished(Path("runs"))
+    assert {folder.parent.name for folder in folders} == {"digits-mlp", "sine.TASK"} and len(folders) == 8
+    assert "Signs" in capsys.readouterr().out
+    regression = [read_run(folder) for folder in folders if folder.parent.name == "sine.TASK"]
+    for record in regression:
+        assert record.result["metric"] == {
+            "name": "test_rmse",
+            "unit": "",
+            "better": "lower",
+            "value": record.rows[-1]["test_rmse"],
+        }
+        assert record.result["test_rmse"] == pytest.approx(record.result["test_loss"] ** 0.5)
+        assert "test_accuracy" not in record.result
+    assert Path("runs/report.html").exists()
+
+
+def test_the_guides_optimizer_is_tuned_on_the_guides_task(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "tune sine.py:TASK --optimizer signs.py:Signs --protocol fair --trials 3 --folds 2 --test-seeds 1 --epochs 1"
+    assert cli.main([*command.split(), "--space", "lr=1e-3:1e-1:log", "momentum=0:0.99"]) == 0
+    stored = json.loads(Path("runs/tune/sine.TASK-signs.Signs.json").read_text())
+    assert stored["search"]["space"] == {"lr": [1e-3, 0.1, "log"], "momentum": [0.0, 0.99, "linear"]}
+    assert set(stored["settings"]) == {"lr", "momentum"} and stored["search"]["metric"]["better"] == "lower"
+    rows = [json.loads(line) for line in Path("runs/tune/sine.TASK-signs.Signs/trials.jsonl").read_text().splitlines()]
+    best = max(row["score"] for row in rows if row["state"] == "complete")
+    assert stored["search"]["validation"]["mean"] == pytest.approx(-best) and best < 0  # the least error
+    assert "validation rmse" in capsys.readouterr().out
+    found = "train sine.py:TASK --config runs/tune/sine.TASK-signs.Signs.json --out again"
+    assert cli.main(found.split()) == 0 and len(finished(Path("again"))) == 1
+
+
+def test_an_entry_of_a_file_says_more_than_a_class() -> None:
+    entry = OPTIMIZERS["signs.py:SIGNS"]
+    assert isinstance(entry, OptimizerEntry) and entry.warmup == 0.1
+    config = RunConfig.for_task("digits-mlp", "signs.py:SIGNS")
+    assert config.settings["lr"] == 3e-3 and config.lr_warmup == 0.1
+
+
+def test_other_packages() -> None:
+    assert resolve("torch.optim:Adagrad", "digits-mlp", 1)["lr"] == 0.01
+    lion = resolve("po:Lion", "digits-mlp", 1)
+    assert lion["betas"] == [0.9, 0.99] and OPTIMIZERS["po:Lion"].label == "Lion"
+    assert OPTIMIZERS["po:AdaHessian"].create_graph and not OPTIMIZERS["po:Lion"].create_graph
+    assert OPTIMIZERS["po:ScheduleFreeAdamW"].tests_other_weights
+
+
+def test_entry_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installed package: its metadata is a folder on the path."""
+    info = tmp_path / "package" / "mine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[arturo_lab.optimizers]\nrprop = torch.optim:Rprop\nbroken = torch.optim:Nothing\n"
+        "[arturo_lab.tasks]\nmine = arturo_lab.tasks.catalog:TASKS\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "package"))
+    assert OPTIMIZERS["rprop"].load() is torch.optim.Rprop
+    with pytest.raises(ConfigError, match=r"^optimizer: cannot load the entry point broken = torch.optim:Nothing \("):
+        _ = OPTIMIZERS["broken"]
+    with pytest.raises(ConfigError, match=r"^task: mine must be an arturo_lab.tasks.task.Task, got Registry"):
+        _ = TASKS["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:Signs", "optimizer: nowhere.py does not exist"),
+        ("signs.py:Sings", "optimizer signs.py: unknown name 'Sings'; did you mean Signs"),
+        ("signs.py:", "optimizer: expected file.py:NAME or package.module:NAME, got 'signs.py:'"),
+        ("signs.py:torch", "optimizer: signs.py:torch must be a torch.optim.Optimizer or an OptimizerEntry, got module"),
+        ("torch.nn:Linear", "optimizer: torch.nn:Linear must be a torch.optim.Optimizer or an OptimizerEntry, got Linear"),
+        ("no.such.module:Class", r"optimizer: cannot import no.such.module \(ModuleNotFoundError: No module named 'no'"),
+        ("broken.py:Class", r"optimizer: cannot import .*broken.py \(ZeroDivisionError: division by zero\)"),
+        ("po:Lionn", "optimizer pytorch_optimizer: unknown name 'Lionn'; did you mean"),
+        ("po:Lookahead", "optimizer: the first argument of po:Lookahead must be params, got optimizer"),
+        ("", "optimizer: unknown name ''"),
+    ],
+)
+def test_what_is_wrong_is_said(name: str, message: str) -> None:
+    Path("broken.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        _ = OPTIMIZERS[name]
+
+
+def test_required_arguments() -> None:
+    Path("needy.py").write_text(
+        "from torch.optim import SGD\n\n\nclass Needy(SGD):\n"
+        "    def __init__(self, params, lr, momentum=0.5, odd=object()):\n        super().__init__(params, lr, momentum)\n"
+    )
+    with pytest.raises(ConfigError, match=r"^set: needy.py:Needy has no default for lr; give it one with lr=VALUE"):
+        resolve("needy.py:Needy", "digits-mlp", 1)
+    assert resolve("needy.py:Needy", "digits-mlp", 1, {"lr": 0.5}) == {"lr": 0.5, "momentum": 0.5}
+    with pytest.raises(ConfigError, match=r"^set: unknown name 'momentun'; did you mean momentum"):
+        resolve("needy.py:Needy", "digits-mlp", 1, {"lr": 0.5, "momentun": 1.0})
+
+
+def test_names_of_folders_and_settings() -> None:
+    assert [folder_name(name) for name in ("a b/c.py:D", "x.y:Z", "adam")] == ["c.D", "x.y.Z", "adam"]
+    assert parse_overrides(["a/b.py:C.lr=1.5", "po:Lion.lr=2"], ["a/b.py:C", "po:Lion"]) == {
+        "a/b.py:C": {"lr": 1.5},
+        "po:Lion": {"lr": 2},
+    }
+    first, second = (RunConfig.for_task("digits-mlp", name) for name in ("signs.py:Signs", "./signs.py:Signs"))
+    assert first.folder.parts[0] == "digits-mlp" and first.key != second.key

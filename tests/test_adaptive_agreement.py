@@ -1,0 +1,152 @@
+"""Every implementation of AdaArturo's step against the plain loop, which the oracle is held to: weights, state, last_step."""
+
+import copy
+
+import pytest
+import torch
+
+from arturo import AdaArturo, kronecker
+from arturo import reference_adaptive as oracle
+from arturo.kernels import native
+from arturo.kernels.adaptive import choice, native_tiles
+
+SHAPES = ((3, 4), (8, 8), (4, 2, 2), (40, 24), (24, 40), (6, 13), (5,), (700,), ())
+WAYS = {
+    "best": {},
+    "foreach": {"foreach": True},
+    "compiled": {"fused": True},
+    "capturable": {"capturable": True},
+    "capturable-foreach": {"capturable": True, "foreach": True},
+}
+
+
+@pytest.fixture
+def no_extension(monkeypatch):
+    """As where there was no compiler at install."""
+    monkeypatch.setattr(native, "_library", None)
+
+
+def train(optimizer, params, steps, gaps=False):
+    for t in range(steps):
+        for i, p in enumerate(params):
+            generator = torch.Generator().manual_seed(1000 * t + i)
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            g = 0.5 * (p.detach().double() - 1) + (1 + 0.1 * i) * noise
+            if gaps and t % 3 == 0:
+                g = torch.where(torch.rand(p.shape, generator=generator) < 0.05, float("nan"), g)
+            p.grad = g.to(p.dtype)
+        optimizer.step()
+        yield optimizer.last_step
+
+
+def start(dtype):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)) for s in SHAPES]
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("covariance", ["kronecker", "diagonal"])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_takes_the_same_steps(way, covariance, gaps, request, monkeypatch):
+    """In float64, where rounding does not choose a basis; tiles cross the ends of batches."""
+    flags = WAYS[way]
+    if flags.get("capturable") and covariance == "kronecker":
+        pytest.skip("a captured graph cannot refresh a basis")
+    if way == "compiled":
+        if covariance == "kronecker":
+            pytest.skip("nothing is compiled there but the vectors")
+        request.getfixturevalue("no_extension")
+    monkeypatch.setattr(native_tiles, "MOST", 400)
+    monkeypatch.setattr(native_tiles, "LEAST", 100)
+    options = {"lr": 0.01, "covariance": covariance, "block": 8, "refresh": 4, "weight_decay": 0.5}
+    ours, plain = start(torch.float64), start(torch.float64)
+    one, other = AdaArturo(ours, **options, **flags), AdaArturo(plain, **options, foreach=False)
+    pairs = zip(train(one, ours, 40, gaps), train(other, plain, 40, gaps), strict=True)
+    for t, (info, wanted) in enumerate(pairs):
+        assert tuple(info) == pytest.approx(tuple(wanted), rel=1e-8), t
+    for p, q in zip(ours, plain, strict=True):
+        torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-8, atol=1e-10)
+        for name, x in one.state[p].items():
+            torch.testing.assert_close(x, other.state[q][name], rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("flags", [{}, {"foreach": True}], ids=["best", "foreach"])
+def test_narrow_parameters_on_the_diagonal(flags, dtype):
+    options = {"lr": 0.01, "covariance": "diagonal", "maximize": True}
+    ours, plain = start(dtype), start(dtype)
+    one, other = AdaArturo(ours, **options, **flags), AdaArturo(plain, **options, foreach=False)
+    for info, wanted in zip(train(one, ours, 20), train(other, plain, 20), strict=True):
+        assert tuple(info) == pytest.approx(tuple(wanted), rel=1e-3)
+    for p, q in zip(ours, plain, strict=True):
+        torch.testing.assert_close(p.detach(), q.detach(), rtol=2e-2 if dtype.itemsize == 2 else 1e-4, atol=1e-4)
+
+
+def test_the_number_of_threads_changes_no_bit(snapshot):
+    """Of the C++ passes; products of matrices are the BLAS's affair."""
+    if not native.available():
+        pytest.skip("the C++ extension was not built")
+    shapes, before, ends = ((256, 256), (100_003,), (64,)), torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+        optimizer = AdaArturo(params, covariance="diagonal")
+        infos = list(train(optimizer, params, 4))
+        ends.append((snapshot(optimizer), infos))
+    torch.set_num_threads(before)
+    assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_factors_that_count_every_few_steps(every, monkeypatch):
+    """The oracle with the same cadence; blocks take turns."""
+    monkeypatch.setattr(kronecker, "COUNTED_EVERY", every)
+    shapes = {(3, 4): (3, 4), (8, 8): (4, 4), (5,): (None, None)}
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
+    pairs = enumerate(zip(params, shapes.values(), strict=True))
+    tensors = [oracle.Tensor(p.detach().numpy(), {"counted_every": every}, *side, number=i) for i, (p, side) in pairs]
+    optimizer = AdaArturo(params, block=4)
+    for info in train(optimizer, params, 60):
+        done = oracle.step(tensors, [p.grad.numpy() for p in params])
+        assert (info.eta, info.kl) == pytest.approx((done.eta, done.kl), rel=1e-6)
+    for p, x in zip(params, tensors, strict=True):
+        torch.testing.assert_close(p.detach(), torch.tensor(x.w).view(p.shape), rtol=1e-6, atol=1e-9)
+
+
+def kinds(**flags):
+    """The kernels of a second step."""
+    params = [torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4))]
+    optimizer = AdaArturo(params, **flags)
+    list(train(optimizer, params, 1))
+    rows = []
+    optimizer._init_group(optimizer.param_groups[0], rows, 0, None)
+    return sorted(type(kernel).__name__ for kernel in choice.kernels(rows))
+
+
+def test_what_takes_the_passes():
+    """foreach=False is the loop, foreach=True ``_foreach``, fused=True native or compiled, None the best there is."""
+    if not native.available():
+        pytest.skip("the C++ extension was not built")
+    assert kinds() == kinds(fused=True) == ["Native", "NativeTiles"]
+    assert kinds(foreach=False) == kinds(fused=False) == ["Eager", "Tiles"]
+    assert kinds(foreach=True) == ["Foreach", "Tiles"]
+    assert kinds(covariance="diagonal") == ["Native"]
+    assert kinds(covariance="diagonal", capturable=True) == ["Eager"]
+
+
+def test_what_takes_them_without_the_extension(no_extension):
+    assert kinds(fused=True) == ["Compiled", "Tiles"]
+    assert kinds(fused=False) == ["Eager", "Tiles"]
+
+
+def test_a_deep_copy_between_steps_takes_the_same_steps(snapshot):
+    params = start(torch.float32)
+    optimizer = AdaArturo(params, block=8)
+    list(train(optimizer, params, 5))
+    twins, twin = copy.deepcopy((params, optimizer))
+    list(train(optimizer, params, 5))
+    list(train(twin, twins, 5))
+    assert snapshot(optimizer) == snapshot(twin)
