@@ -145,9 +145,7 @@ def test_runs_in_one_file_read_as_their_folders_did(make_run, tmp_path: Path) ->
     (tmp_path / "runs" / "runs.jsonl").write_bytes(before)
     assert len(read_runs(tmp_path / "runs")[0]) == 4  # a folder goes before its copy in the file
     file.write_text('{"format": 99}\n')
-    with pytest.raises(
-        ConfigError, match=r"nor a file of runs \(runs.jsonl: not a file of runs of format 1\)"
-    ):
+    with pytest.raises(ConfigError, match=r"nor a file of runs \(runs.jsonl: not a file of runs of format 1\)"):
         read_runs(file)
 
 
