@@ -62,8 +62,8 @@ def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], lis
         try:
             records.append(read_run(out / path))
         except FileNotFoundError:
-            if (config.task, config.name) in kept:
-                records.append(kept[config.task, config.name])
+            if (config.task, path.name) in kept:
+                records.append(kept[config.task, path.name])
         except (RecordError, OSError) as error:
             problems.append(Problem(path, str(error)))
     return records, problems

@@ -3,7 +3,7 @@
 | line | holds |
 |---|---|
 | first | ``format``, and ``environments``, each once |
-| each other | ``task``, ``name`` (of its folder), ``config``, ``environment`` (its number), ``result``, ``metrics`` |
+| each other | a run: ``task``, ``name`` of its folder, ``config``, number of its ``environment``, ``result``, ``metrics`` |
 
 `arturo report` and `arturo reproduce --no-train` read such a file as if the folders were there. Nothing resumes from it.
 """
@@ -45,9 +45,8 @@ def write_compact(path: Path, records: Iterable[Record]) -> None:
         }
         lines.append(line)
     head = {"format": FORMAT, "environments": [json.loads(text) for text in environments]}
-    atomic.write(
-        path, "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in (head, *lines)).encode()
-    )
+    text = "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in (head, *lines))
+    atomic.write(path, text.encode())
 
 
 def identity(record: Record) -> tuple[str, str]:

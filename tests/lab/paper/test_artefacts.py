@@ -176,6 +176,8 @@ def test_timing_is_the_median_of_warm_epochs_against_sgd(make_run, tmp_path: Pat
 def test_nothing_to_show_is_no_crash(make_run, tmp_path: Path) -> None:
     make_run(tmp_path, "adam", 0, task="fmnist-cnn", status="unfinished", done=0)
     for artefact in ARTEFACTS.values():
+        if artefact.drawn:
+            continue
         content = artefact.make(read(tmp_path))
         assert len(content.table.rows) == 1 and content.figure is None
 
