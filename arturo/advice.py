@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arturo.step import decayed_part
+from arturo.core.bounds import decayed_part
 from arturo.step_info import StepInfo
 
 MOST_DECAY = 0.01  # of the mean in one step; AdamW's defaults take 1e-5

@@ -13,11 +13,11 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from arturo import sharding
 from arturo.advice import warn
-from arturo.curvature import Data, Loss
 from arturo.declaration import Hyperparameters, plain
 from arturo.kernels.batch import sum_dtype
-from arturo.posterior import Posterior
-from arturo.snapshot import Curvature, posterior_of
+from arturo.posterior.curvature import Data, Loss
+from arturo.posterior.gaussian import Posterior
+from arturo.posterior.snapshot import Curvature, posterior_of
 from arturo.step_info import StepInfo
 
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from arturo import sharding
 from arturo.kernels.batch import sum_dtype
-from arturo.state import AVERAGED, BUFFERS, FACTORS, HALF, PLAIN, ROUNDED, apart, buffer_dtype, buffer_names
+from arturo.state import FACTORS, HALF, MODEL, PLAIN, apart, buffer_dtype, buffer_names
+from arturo.surrogates import FORMS, form_of
+from arturo.surrogates.kalman import FACTORED
 
 _SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
     "nesterov": "SGD",
@@ -32,7 +34,7 @@ _SIGNATURES = {  # an option that its owner alone has: there from the start, as 
 }
 
 
-OURS = {*BUFFERS, *ROUNDED, *AVERAGED, "mean", *PLAIN}
+OURS = {*MODEL, *(name for form in FORMS for name in form.buffers), "mean", *PLAIN}
 
 
 class Sealed:
@@ -73,7 +75,7 @@ def unseal(param: Tensor, entry: dict[str, Any]) -> None:
             dtype = torch.float32 if name == "step" else sum_dtype(param.device)
             entry[name] = torch.tensor(float(entry[name]), dtype=dtype, device=param.device)
     names = buffer_names(entry)
-    own = {name: torch.bfloat16 if names is ROUNDED else buffer_dtype(param) for name in names}
+    own = {name: torch.bfloat16 if form_of(entry) is FACTORED else buffer_dtype(param) for name in names}
     own["mean"] = buffer_dtype(param)
     for name, value in entry.items():
         if isinstance(value, Sealed):
@@ -157,7 +159,7 @@ def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str,
         name, entries = own["surrogate"], [state_dict["state"].get(key) for key in saved["params"]]
         other = saved.get("surrogate", name)
         if other == name:
-            forms = {buffer_names(entry) is AVERAGED for entry in entries if entry and "prec" in entry}
+            forms = {form_of(entry).keeps_averages for entry in entries if entry and "prec" in entry}
             if not forms or forms == {name != "kalman"}:
                 continue
             other = "kalman" if name != "kalman" else "one that keeps running averages"

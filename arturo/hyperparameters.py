@@ -19,7 +19,7 @@ from arturo.declaration import (
     more_than,
     one_of,
 )
-from arturo.surrogates import SURROGATES
+from arturo.surrogates import SURROGATES, averages
 
 GLOBAL = ("dual", "eta", "sample_gradients")  # one trust region, one multiplier: these cannot differ between groups
 DEFAULT_CURVATURE = 0.1  # in units of the loss; initial_curvature=None takes the unit from the first gradients
@@ -108,11 +108,11 @@ ARTURO = Hyperparameters(
     (
         Hyperparameter(
             "lr", 1.0, NOT_NEGATIVE, r"–; the bound is $\varepsilon \cdot \mathrm{lr}^2$, step length is proportional to lr",
-            "`step.bounds`", r"schedule of $\varepsilon$", code="`bound`",
+            "`bounds`", r"schedule of $\varepsilon$", code="`bound`",
         ),
         Hyperparameter(
             "kl_bound", None, POSITIVE.or_none("for one that scales with the number of weights"),
-            "nats per step, for the whole network", "`step.bounds`", r"$\varepsilon$", code="`bound` (with `lr`)",
+            "nats per step, for the whole network", "`bounds`", r"$\varepsilon$", code="`bound` (with `lr`)",
             note="`KL_PER_WEIGHT` times the number of weights that take part",
         ),
         Hyperparameter(
@@ -173,8 +173,9 @@ ARTURO = Hyperparameters(
         Hyperparameter(
             "averaging", None, PAIR_BELOW_1.or_none("for (0.9, 0.999)"),
             "–; averaging constants of gradient and curvature, for the surrogates other than the filter",
-            "`averages.average_weight`", r"Adam's $\beta_1, \beta_2$", code=r"`w_g`, `w_h` $= (1-\beta)/(1-\beta^t)$",
-            note="(0.9, 0.999)",
+            "`averages.average_weight`", r"Adam's $\beta_1, \beta_2$", "averaging",
+            lambda group: group["averaging"] or averages.DEFAULT, r"`w_g`, `w_h` $= (1-\beta)/(1-\beta^t)$",
+            "(0.9, 0.999)",
         ),
         Hyperparameter(
             "dual", "newton", one_of("newton", "bisection"), r'how $\eta$ is found; `"bisection"`: the published rule',

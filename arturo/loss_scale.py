@@ -19,17 +19,17 @@ of every parameter (``scale``, 0 while open), so that a resumed run and whatever
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from arturo.core.bounds import KL_PER_WEIGHT
+from arturo.core.trust_region import Scalar
 from arturo.hyperparameters import DEFAULT_CURVATURE
-from arturo.kernels.batch import largest_gradient, sum_dtype
+from arturo.kernels.batch import Row, largest_gradient, sum_dtype
 from arturo.state import initial_precision
-from arturo.step import KL_PER_WEIGHT, Slot
-from arturo.trust_region import Scalar
 
 BEND = 0.03  # a_0 * step / gradient: what 0.1 was on the problems where it was chosen (experiments/first_gradients.py)
 LEAST, MOST = 1e-30, 1e30  # of the unit: its inverse must be a float32
@@ -37,39 +37,19 @@ PIECES = {"cpu": 1 << 15}  # entries that are widened at a time; elsewhere launc
 PIECE = 1 << 22
 
 
-def is_relative(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the unit is taken from the gradients; the first group speaks for all."""
-    return groups[0]["initial_curvature"] is None
-
-
 def in_loss_units(a: Tensor, state: Mapping[str, Any]) -> Tensor:
     """A curvature or a gradient of the model, as stored, in units of the loss."""
     return a * state["scale"].to(a.dtype) if "scale" in state and state["scale"] > 0 else a
 
 
-def known_on_host(slots: Iterable[Slot]) -> float:
-    """The unit that some parameter's state has, or 0."""
-    return next((value for slot in slots for scale in slot.scale if (value := float(scale)) > 0), 0.0)
-
-
-def known_on_device(slots: Iterable[Slot], like: Tensor) -> Tensor:
-    """The same without a host read."""
-    scales = [scale.to(like.device) for slot in slots for scale in slot.scale]
-    if not scales:
-        return torch.zeros_like(like)
-    column = torch.stack(scales).to(like.dtype)
-    return column.gather(0, (column > 0).int().argmax(0, keepdim=True)).squeeze(0)  # column[index] would read the index
-
-
-def gradient_sums(slots: Iterable[Slot], device: torch.device) -> Tensor:
+def gradient_sums(rows: Iterable[Row], device: torch.device) -> Tensor:
     """The sum of squares and the number of gradient entries that are neither 0 nor missing, over what this process counts."""
-    rows = []
-    for slot in slots:
-        for i, grad in enumerate(slot.grad):
-            if not slot.piece or slot.piece[i].counted:
-                parts = grad.detach().reshape(-1).split(PIECES.get(grad.device.type, PIECE))
-                rows += [_sums_of(part).to(device) for part in parts if part.numel()]
-    return torch.stack(rows).sum(0) if rows else torch.zeros(2, dtype=sum_dtype(device), device=device)
+    sums = []
+    for row in rows:
+        if row.counted:
+            parts = row.grad.detach().reshape(-1).split(PIECES.get(row.grad.device.type, PIECE))
+            sums += [_sums_of(part).to(device) for part in parts if part.numel()]
+    return torch.stack(sums).sum(0) if sums else torch.zeros(2, dtype=sum_dtype(device), device=device)
 
 
 def _sums_of(g: Tensor) -> Tensor:

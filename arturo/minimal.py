@@ -15,6 +15,73 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 
+class MinimalArturo(Optimizer):
+    """A diagonal Gaussian over the weights, a Kalman filter per weight, one trust region: the paper's method, as
+    :class:`arturo.Arturo` takes it.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = MinimalArturo([w], kl_bound=0.01)
+        >>> w.square().sum().backward()
+        >>> optimizer.step()
+        >>> bool((w < 1).all())
+        True
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        kl_bound: float,
+        rho: float = 0.1,
+        lam: float = 0.0015,
+        nu: float = 1.3,
+        r: float = 1.0,
+        q: float = 0.03,
+    ) -> None:
+        super().__init__(params, {"lr": 1.0, "kl_bound": kl_bound, "rho": rho, "lam": lam, "nu": nu, "r": r, "q": q})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        group = self.param_groups[0]
+        rho, lam, nu, r, q = (group[name] for name in ("rho", "lam", "nu", "r", "q"))
+        rows = []
+        for p in group["params"]:
+            state, g = self.state[p], p.grad
+            if not state:
+                a_0, P_0, one = 0.1, math.sqrt(q * r), torch.ones_like(p)
+                state.update(a=a_0 * one, b=g - a_0 * p, P_aa=P_0 * one, P_ab=0 * one, P_bb=P_0 * one)
+                state["prec"] = (a_0 + rho * lam) / rho * one  # where it would settle
+            # The model of the gradient, g = a mu + b + noise:  (a, b) drifts, its variance P grows, and a gradient is seen.
+            P_aa, P_ab, P_bb = state["P_aa"] + q, state["P_ab"], state["P_bb"] + q
+            h_a, h_b = p * P_aa + P_ab, p * P_ab + P_bb
+            v = p * h_a + h_b + r
+            error = g - (state["a"] * p + state["b"])
+            a, b = state["a"] + h_a / v * error, state["b"] + h_b / v * error
+            state.update(a=a, b=b, P_aa=P_aa - h_a * h_a / v, P_ab=P_ab - h_a * h_b / v, P_bb=P_bb - h_b * h_b / v)
+            rows.append((p, state, a * p + b + rho * lam * p, a.clamp(min=0) + rho * lam))
+        eta = multiplier(rows, group["kl_bound"] * group["lr"] ** 2)
+        for p, state, num, A in rows:
+            p.sub_(num / (A + eta * state["prec"]))
+            state["prec"] = (A + nu * state["prec"]) / (rho + nu)
+
+
+def multiplier(rows: list[tuple[Tensor, dict[str, Tensor], Tensor, Tensor]], bound: float) -> float:
+    """eta >= 0 such that the step's KL, C(eta) = 1/2 sum prec (num / (A + eta prec))^2, is the bound, or less at eta = 0."""
+
+    def C(eta: float) -> float:
+        return sum(0.5 * (s["prec"] * (num / (A + eta * s["prec"])).square()).sum().item() for _, s, num, A in rows)
+
+    low, high = 0.0, 1.0
+    if C(low) <= bound:
+        return low
+    while C(high) > bound:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if C(middle) > bound else (low, middle)
+    return high
+
+
 class MinimalAdaArturo(Optimizer):
     """A Gaussian over the weights in a Kronecker basis, its noise learned, one trust region: :class:`arturo.AdaArturo`.
 

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from arturo import checkpoint, sampling, sharding
+from arturo import checkpoint, sharding
 from arturo.advice import Advice
 from arturo.base import TrustRegionOptimizer
-from arturo.device_step import device_step
-from arturo.host_step import host_step
 from arturo.hyperparameters import ARTURO, DEFAULT_CURVATURE, FOREIGN, agree, refuse_foreign
-from arturo.kernels.choice import device_kernel, host_kernel
-from arturo.state import batch_names, initial_state
-from arturo.step import Slot
+from arturo.numbers import DeviceNumbers, HostNumbers
+from arturo.posterior import sampling
+from arturo.rows import batches_of
+from arturo.state import initial_state
+from arturo.step import take_step
+from arturo.step_info import StepInfo
 from arturo.surrogates import FUNCTION, diagonals
 
 _DEFAULT = ARTURO.default
@@ -45,7 +46,7 @@ class Arturo(TrustRegionOptimizer):
             length is proportional to lr, so every torch scheduler means what it means for SGD. A float or a one-element
             tensor. 0 leaves everything as it is, bit for bit.
         kl_bound: :math:`\varepsilon`, nats per step for the whole network. None: grows with the number of weights
-            that take part in the step (``arturo.step.KL_PER_WEIGHT`` nats each).
+            that take part in the step (``arturo.core.bounds.KL_PER_WEIGHT`` nats each).
         prior_weight: :math:`\rho`, weight of the KL to the prior; sets the stationary variance rho / (a + rho lambda).
         prior_precision: :math:`\lambda`, precision of the prior N(0, 1/lambda), per squared weight.
         covariance_weight: :math:`\nu`, weight of the covariance's part of the KL: how slowly the variance follows.
@@ -162,55 +163,22 @@ class Arturo(TrustRegionOptimizer):
             group["surrogate"] = FUNCTION
         self._advice.note_lr(group.get("lr", self.defaults["lr"]))
 
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        param: list[Tensor],
-        grad: list[Tensor],
-        mean: list[Tensor],
-        prec: list[Tensor],
-        a: list[Tensor],
-        b: list[Tensor],
-        P_aa: list[Tensor],
-        P_ab: list[Tensor],
-        P_bb: list[Tensor],
-        step: list[Tensor],
-        eta: list[Tensor],
-        number: list[int],
-        piece: list[sharding.Piece],
-        scale: list[Tensor],
-        start: int,
-        shards: sharding.Shards | None,
-    ) -> None:
-        """Fill the lists with what takes part in this step, making state where there is none. Dynamo runs this eagerly."""
-        sampling.refuse_draws(group["params"])
-        for i, p in enumerate(group["params"], start):
-            g = p.grad
-            if g is None:
-                if p in self.state and "scale" in self.state[p]:
-                    scale.append(self.state[p]["scale"])
-                continue
-            if g.is_sparse:
-                raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
-            state = self.state[p]
-            if "prec" not in state:  # there may be others' entries
-                state.update(initial_state(group, p))
-            elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
-                raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
-            if shards is not None:
-                piece.append(shards.piece(p, rounded=state["prec"].dtype == torch.bfloat16))
-                p, g, state = shards.local(p, g, state)
-            if group["initial_curvature"] is None:
-                scale.append(state["scale"])
-            param.append(p)
-            number.append(i)
-            grad.append(g)
-            mean.append(state.get("mean", p))
-            names = (*batch_names(state), "step", "eta")
-            for tensors, name in zip((prec, a, b, P_aa, P_ab, P_bb, step, eta), names, strict=True):
-                tensors.append(state[name])
-        if param and self._info is None:
-            self._make_info(param[0].device)
+    def _init_group(self) -> None:
+        """Make state where there is none. Dynamo runs a method of this name eagerly, and traces what follows."""
+        for group in self.param_groups:
+            sampling.refuse_draws(group["params"])
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if p.grad.is_sparse:
+                    raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+                state = self.state[p]
+                if "prec" not in state:  # there may be others' entries
+                    state.update(initial_state(group, p))
+                elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
+                    raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
+                if self._info is None:
+                    self._make_info(p.device)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -235,34 +203,34 @@ class Arturo(TrustRegionOptimizer):
                 loss = closure()
         elif self._seed is not None:
             raise RuntimeError("sample_gradients=True evaluates the loss at a draw: call step(closure)")
-        slots: list[Slot] = []
-        on_device = torch.compiler.is_compiling()
+        self._init_group()
         shards = sharding.find(self.param_groups)
-        start = 0
-        for group in self.param_groups:
-            slot = Slot(group, [], [], [], [], [], [], [], [], [], [], [], [], [], [])
-            self._init_group(group, *slot[1:], start, shards)
-            start += len(group["params"])
-            held = slot.param if shards is None else group["params"]  # every process must come to the same answer
-            on_device = on_device or group["capturable"] or any(p.device.type != "cpu" for p in held)
-            slots.append(slot)
         if self._info is None:
             if shards is None:
                 return loss
             self._make_info(self.param_groups[0]["params"][0].device)
         assert self._info is not None
-        if not torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        on_device = compiling or any([_on_device(group, shards is not None) for group in self.param_groups])
+        if not compiling:
             self._advice.before_step(self.param_groups, readable=not on_device)
-        diagonals.attach(slots, self._diagonals)
-        slots = [slot.as_vectors() for slot in slots]
-        if on_device:
-            device_step(slots, device_kernel, self._info, shards)
+        numbers = DeviceNumbers(shards, self._info) if on_device else HostNumbers(shards)
+        batches = batches_of(self.param_groups, self.state, numbers, self._observed_diagonals(shards is not None))
+        info = take_step(batches, numbers)
+        if isinstance(numbers, DeviceNumbers):
+            self._info.copy_(torch.stack([numbers.number(x) for x in info]))
         else:
-            info = host_step(slots, host_kernel, shards)
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
-            self._warn_missing(info.skipped)
-            self._advice.after_step(self.param_groups, info)
+            said = StepInfo(*info)
+            self._warn_missing(said.skipped)
+            self._advice.after_step(self.param_groups, said)
         return loss
+
+    def _observed_diagonals(self, sharded: bool) -> dict[Tensor, Tensor]:
+        """What the surrogates of some groups want besides gradients."""
+        if all([group["surrogate"] in ("kalman", "adam") for group in self.param_groups]):
+            return {}
+        return diagonals.gather(self.param_groups, self.state, self._diagonals, sharded)
 
     @property
     def _seed(self) -> int | None:
@@ -294,3 +262,9 @@ class Arturo(TrustRegionOptimizer):
         super().__setstate__(state)
         if self.state:
             self._advice.resume()
+
+
+def _on_device(group: Mapping[str, Any], sharded: bool) -> bool:
+    """Whether a step with this group must not read from its device; every process must come to the same answer."""
+    params = group["params"] if sharded else [p for p in group["params"] if p.grad is not None]
+    return group["capturable"] or any([p.device.type != "cpu" for p in params])

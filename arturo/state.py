@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +12,10 @@ from arturo import sharding
 from arturo.hyperparameters import initial_curvature
 from arturo.kernels import native
 from arturo.kernels.batch import sum_dtype
+from arturo.surrogates import BY_NAME, form_of
+from arturo.surrogates.kalman import FACTORED
 
-BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")
-ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")  # in bfloat16, see arturo.surrogates.kalman.factored_update
-AVERAGED = ("prec", "a", "b", "grad_avg")  # of the surrogates that keep running averages
+MODEL = ("prec", "a", "b")  # besides them a surrogate keeps its own
 PLAIN = ("step", "eta", "scale")  # single numbers, under every parameter
 FACTORS = ("L", "Q_L", "R", "Q_R")  # of arturo.AdaArturo, one pair for each side of a tile that turns
 HALF = (torch.float16, torch.bfloat16)
@@ -33,10 +32,6 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         here = initial_state(group, sharding.to_local(p.detach()))
         return {name: x if name in PLAIN else sharding.like(x, p) for name, x in here.items()}
     real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
-    a_0, q, r, prec = initial_curvature(group), group["drift"], group["noise"], initial_precision(group)
-    P_0 = group["initial_filter_variance"]
-    if P_0 is None:
-        P_0 = math.sqrt(q * r) if q > 0 else r
     state = {
         "step": torch.zeros((), dtype=torch.float32, device=p.device),
         "eta": torch.zeros((), dtype=sum_dtype(p.device), device=p.device),
@@ -45,10 +40,9 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         state["scale"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
     rounded = group["state_dtype"] is not None
     dtype = group["state_dtype"] if rounded else buffer_dtype(p)
-    if group["surrogate"] == "kalman":
-        values = dict(zip(ROUNDED if rounded else BUFFERS, (prec, a_0, 0.0, P_0, 0.0, P_0), strict=True))
-    else:
-        values = dict(zip(AVERAGED, (prec, a_0, 0.0, 0.0), strict=True))
+    surrogate = FACTORED if rounded else BY_NAME[group["surrogate"]]
+    begin = initial_precision(group), initial_curvature(group), 0.0, *surrogate.initial(group)
+    values = dict(zip((*MODEL, *surrogate.buffers), begin, strict=True))
     for place, (name, value) in enumerate(values.items(), 1):
         state[name] = apart(real, dtype, place).fill_(value)
     if real.dtype in HALF:
@@ -63,16 +57,8 @@ def initial_precision(group: Mapping[str, Any]) -> float:
 
 
 def buffer_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The buffers of one parameter's state, in the order of :class:`arturo.kernels.batch.Batch`: its keys tell the form."""
-    if "grad_avg" in entry:
-        return AVERAGED
-    return ROUNDED if "P_slope" in entry else BUFFERS
-
-
-def batch_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same, six of them: averages stand in all three places of P."""
-    names = buffer_names(entry)
-    return names if len(names) == 6 else (*names, "grad_avg", "grad_avg")
+    """What has an entry for each weight in one parameter's state: its keys tell the form."""
+    return (*MODEL, *form_of(entry).buffers)
 
 
 def buffer_dtype(param: Tensor) -> torch.dtype:

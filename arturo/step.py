@@ -1,124 +1,173 @@
-"""What a step works on (:class:`Slot`), and how far it may go (:func:`bounds`)."""
+"""One step of :class:`arturo.Arturo`: observe every parameter, one multiplier for all, move every parameter.
+
+:func:`take_step` is the algorithm. :func:`agree` says what it may do (:class:`Region`), :class:`Passes` goes through memory and
+owns the sums. Host and device differ in their numbers only (:mod:`arturo.numbers`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from arturo import loss_scale
+from arturo.core.bounds import bounds, decay
+from arturo.core.dual import Dual, DualSolution, Evaluation
+from arturo.core.trust_region import Scalar, constraint
 from arturo.hyperparameters import ARTURO
-from arturo.kernels import rounding
-from arturo.kernels.batch import Batch, Constants
-from arturo.sharding import Piece
-from arturo.trust_region import Scalar
-
-DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means to AdamW at its default lr
-KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
+from arturo.kernels.batch import Constants, Row
+from arturo.numbers import Numbers
+from arturo.rows import Batch
 
 
-class Slot(NamedTuple):
-    """One parameter group with the tensors that take part in this step, list by list; P as in :class:`Batch`."""
+def take_step(batches: list[Batch], numbers: Numbers) -> list[Any]:
+    """Step all groups. Returns the fields of :class:`arturo.StepInfo`, as ``numbers`` are: floats, or 0-d tensors."""
+    region = agree(batches, numbers)
+    if region is None:
+        kept = next((row.eta for batch in batches for row in batch.rows), 0.0)
+        return [numbers.number(kept), 0.0, 0.0, 0, False, 0]
+    passes, bound = Passes(region, numbers), region.bound
+    dual = Dual(batches[0].group["dual"], region.fixed, region.previous)
 
-    group: dict[str, Any]
-    param: list[Tensor]
-    grad: list[Tensor]
-    mean: list[Tensor]
-    prec: list[Tensor]
-    a: list[Tensor]
-    b: list[Tensor]
-    P_aa: list[Tensor]
-    P_ab: list[Tensor]
-    P_bb: list[Tensor]
-    step: list[Tensor]
-    eta: list[Tensor]
-    number: list[int]  # each parameter's place among all of the optimizer's
-    piece: list[Piece]  # what of each parameter lies in this process; empty without DTensors
-    scale: list[Tensor]  # arturo.loss_scale: of every parameter of the group with state, also without a gradient now
+    # Fit the model  g = a mu + b:  (a, b) += K (g - a mu - b),  P <- (I - K H) P;  and C, C', C'' at a trial eta
+    at = passes.observe(dual.trial)
+    if passes.seen is False:  # the host knows that nothing moves; a device masks every write instead
+        return [numbers.where(region.previous < math.inf, region.previous, 0.0), 0.0, bound, 1, False, passes.missing]
+    # One multiplier for all weights:  C(eta) = 1/2 sum prec u^2 = bound,  u = num / (A + eta prec)
+    solution = dual.solve(at, bound, passes.probe)
+    # mu <- mu - f u;  prec <- (A + nu prec) / (rho + nu)
+    kl = passes.move(solution)
+    return numbers.report(solution, kl, region.largest, region.previous, passes.moving, passes.missing)
 
-    def as_vectors(self) -> Slot:
-        """What kernels take: complex numbers as pairs of reals (their state already is), scalars as vectors of one.
 
-        A 0-d tensor would take on the dual's float64, and torch.compile loses what is written to a 0-d float64 input.
-        """
-        if not any(p.is_complex() or p.dim() == 0 for p in self.param):
-            return self
-        vectors = [[_as_vector(x) for x in tensors] for tensors in self[1:10]]
-        return Slot(self.group, *vectors, *self[10:])  # type: ignore[call-arg, arg-type]
+class Member(NamedTuple):
+    """One group that takes part."""
+
+    batch: Batch
+    lr: Scalar
+    factor: Any  # f_g = sqrt(e_g / B): half the lr is half the step
+
+
+class Region(NamedTuple):
+    """What a step may do, the same on every process."""
+
+    members: list[Member]
+    largest: Any  # B, the largest of the groups' bounds, in nats
+    bound: Any  # the same, but never 0
+    fixed: Any  # a multiplier that is given instead of a bound, or None
+    previous: Any  # multiplier of the last step; inf before the first
+    unit: Any  # of the loss
+    size: Any  # weights that take part
+
+
+def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
+    """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: nobody does."""
+    groups = [batch.group for batch in batches]
+    alone, relative = numbers.shards is None, groups[0]["initial_curvature"] is None
+    live: list[Batch] = []
+    lrs: list[Scalar] = []
+    rows: list[Row] = []
+    for batch in batches:
+        lr = numbers.lr(batch.group["lr"])
+        if (batch.rows or not alone) and (isinstance(lr, Tensor) or lr > 0):
+            live.append(batch)
+            lrs.append(lr)
+            rows += batch.rows
+    if not live:
+        return None
+    sizes: Sequence[Any] = [batch.size for batch in live]
+    present: Sequence[Any] = [len(batch.rows) for batch in live]
+    last: Sequence[Any] = numbers.last_eta(rows)
+    own_scale: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
+    scale = own_scale
+    if not alone:
+        sizes, present, last, scale = totals(numbers, sizes, present, last, scale)
+    each, n = bounds([batch.group for batch in live], lrs, sizes)
+    if not alone:  # a group without a gradient anywhere has no say
+        each = [numbers.where(count > 0, numbers.number(e), 0.0) for e, count in zip(each, present, strict=True)]
+    largest, bound = numbers.largest(each)
+    if not isinstance(bound, Tensor) and bound == 0:
+        return None
+    members = [
+        Member(batch, lr, numbers.factor(e, bound))
+        for batch, lr, e in zip(live, lrs, each, strict=True)
+        if isinstance(e, Tensor) or e > 0
+    ]
+    unit: Any = 1.0
+    if relative:
+        squares, entries, known, total = scale
+        stored, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
+        for member in members:
+            numbers.settle(member.batch, member.lr, stored, own_scale[-1])
+    fixed = groups[0]["eta"]  # global: the first group speaks for all
+    fixed = None if fixed is None else numbers.number(fixed)
+    count, eta = last
+    return Region(members, largest, bound, fixed, numbers.mean_eta(count, eta), unit, n)
+
+
+def totals(numbers: Numbers, *lists: Sequence[Any]) -> list[list[Any]]:
+    """The same lists with every number added up over all processes."""
+    flat = iter(numbers.total([x for values in lists for x in values]))
+    return [[next(flat) for _ in values] for values in lists]
+
+
+class Part(NamedTuple):
+    """One sweep, and what its sums count for."""
+
+    sweep: Any  # a Sweep; on a device a DeviceSweep
+    factor: Any
+    alive: Tensor | None
+    counted: bool  # or another process counts the same
+
+
+class Passes:
+    """The passes of one step over all that takes part; owns the sums, over all processes, and the count of missing entries."""
+
+    def __init__(self, region: Region, numbers: Numbers) -> None:
+        self.numbers, self.region, self.missing = numbers, region, 0.0
+        self.parts = [part for member in region.members for part in self._parts(member)]
+
+    def _parts(self, member: Member) -> list[Part]:
+        group, rows = member.batch.group, member.batch.rows
+        k = Constants(
+            **ARTURO.constants(group),
+            factor=(-1.0 if group["maximize"] else 1.0) / self.region.unit,
+            decay=decay(group, member.lr),
+            alive=member.lr > 0 if isinstance(member.lr, Tensor) else None,
+        )
+        if self.numbers.shards is None:
+            return [Part(self.numbers.sweep(group, rows, k), member.factor, k.alive, True)]
+        chosen = [(counted, [row for row in rows if row.counted is counted]) for counted in (True, False)]
+        return [Part(self.numbers.sweep(group, own, k), member.factor, k.alive, counted) for counted, own in chosen if own]
 
     @property
-    def size(self) -> int:
-        """Real numbers that take part, those that another process counts left out."""
-        if not self.piece:
-            return sum(p.numel() for p in self.param)
-        return sum(p.numel() for p, piece in zip(self.param, self.piece, strict=True) if piece.counted)
+    def seen(self) -> Any:
+        """Whether any entry of a gradient was there."""
+        return self.missing < self.region.size
 
-    def batches(self, lr: Scalar, steps: list[Any], unit: Scalar) -> list[tuple[Batch, bool]]:
-        """:meth:`batch`, and whether its sums count here; what another process counts is a batch of its own."""
-        if not self.param:
-            return []
-        batch = self.batch(lr, steps, unit)
-        if not self.piece:
-            return [(batch, True)]
-        found = []
-        for counted in (True, False):
-            chosen = [i for i, piece in enumerate(self.piece) if piece.counted is counted]
-            if chosen:
-                found.append((batch.select(chosen).in_runs([self.piece[i].starts for i in chosen]), counted))
-        return found
+    def observe(self, eta: Any) -> Evaluation:
+        """The surrogates' update, and C with its derivatives at ``eta``; counts what is missing."""
+        w, s_w, eta_w = self.numbers.units(eta, may_be_limit=True)
+        s_0, s_1, s_2, self.missing = self._sums([part.sweep.observe(s_w, eta_w) for part in self.parts], 4)
+        return Evaluation(eta, *constraint(w, s_0, s_1, s_2))
 
-    def batch(self, lr: Scalar, steps: list[Any], unit: Scalar) -> Batch:
-        """The kernel's view of this slot; ``steps`` are the steps taken so far, on the host or on the device.
+    def probe(self, eta: Any) -> Evaluation:
+        """C and its derivatives at another ``eta``."""
+        w, s_w, eta_w = self.numbers.units(eta)
+        s_0, s_1, s_2 = self._sums([part.sweep.probe(s_w, eta_w) for part in self.parts], 3)
+        return Evaluation(eta, *constraint(w, s_0, s_1, s_2))
 
-        ``unit`` is that of the loss (:mod:`arturo.loss_scale`).
-        """
-        group = self.group
-        constants = Constants(
-            **ARTURO.constants(group),
-            factor=(-1.0 if group["maximize"] else 1.0) / unit,
-            decay=_decay(decayed_part(group, lr)) if group["weight_decay"] else 1.0,
-        )
-        alive = lr > 0 if isinstance(lr, Tensor) else None
-        first = [step == 0 for step in steps]
-        seeds = [
-            rounding.seed(_integer(step), i) if prec.dtype == torch.bfloat16 else 0
-            for step, i, prec in zip(steps, self.number, self.prec, strict=True)
-        ]
-        return Batch(constants, *self[1:10], first, seeds, [0] * len(first), alive)
+    def move(self, solution: DualSolution) -> Any:
+        """Mean and precision; returns the KL of the step, sum f^2 S_0 / (2 w^2)."""
+        w, s_w, eta_w = self.numbers.units(solution.eta)
+        self.moving = (self.region.largest > 0) & self.seen & solution.solved
+        moved = [self.numbers.move(part, s_w, eta_w, solution, self.moving) for part in self.parts]
+        s_0 = self.numbers.taken_sum([(part, sums) for part, sums in zip(self.parts, moved, strict=True) if part.counted])
+        return s_0 / (2 * w * w) * solution.scale * solution.scale
 
-
-def _as_vector(x: Tensor) -> Tensor:
-    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    return x if x.dim() else x.unsqueeze(0)
-
-
-def _integer(step: Any) -> Any:
-    return step.to(torch.int64) if isinstance(step, Tensor) else int(step)
-
-
-def decayed_part(group: Mapping[str, Any], lr: Scalar) -> Scalar:
-    """What weight decay takes of the mean in one step.
-
-    With a ``kl_bound`` the paper's: its tabulated values keep their meaning. Without one, no matter how many weights there are:
-    the default bound grows with them, and with it would the decay.
-    """
-    kl_bound, wd = group["kl_bound"], float(group["weight_decay"])
-    return wd * (DECAY_PER_LR * lr if kl_bound is None else kl_bound * lr * lr)
-
-
-def _decay(part: Scalar) -> Scalar:
-    """The factor on the mean; more than all of it cannot decay."""
-    return (1 - part).clamp(min=0) if isinstance(part, Tensor) else max(1 - part, 0.0)
-
-
-def weight_count(sizes: Sequence[Scalar], lrs: list[Scalar]) -> Scalar:
-    """Real numbers that take part: gradients are there and lr is not 0."""
-    return sum(size * (lr > 0) for size, lr in zip(sizes, lrs, strict=True))
-
-
-def bounds(slots: list[Slot], lrs: list[Scalar], sizes: Sequence[Scalar]) -> list[Scalar]:
-    """e = kl_bound * lr^2 of each group, in nats. Step length is proportional to lr, as for SGD."""
-    n = weight_count(sizes, lrs)
-    kl_bounds = [slot.group["kl_bound"] for slot in slots]
-    return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)]
+    def _sums(self, tables: list[Tensor], columns: int) -> Sequence[Any]:
+        """Of what this process counts, over all processes."""
+        pairs = zip(self.parts, tables, strict=True)
+        return self.numbers.sums([self.numbers.masked(table, part.alive) for part, table in pairs if part.counted], columns)

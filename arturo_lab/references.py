@@ -50,6 +50,17 @@ def look_up(key: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
+def source_file(key: str, name: str) -> Path | None:
+    """The file that brings what ``name`` refers to; None for one of ours."""
+    place, colon, _ = name.rpartition(":")
+    for point in entry_points(group=f"arturo_lab.{key}s", name=name):
+        place, colon = point.module, ":"
+    if not colon:
+        return None
+    file = _file(key, Path(place)).__file__ if place.endswith(".py") else _module(key, place).__file__
+    return None if file is None else Path(file)
+
+
 def folder_name(name: str) -> str:
     """A reference as a part of a folder's name.
 
@@ -67,15 +78,14 @@ def folder_name(name: str) -> str:
 def _file(key: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"{key}: {path} does not exist")
-    return _run_file(key, path.resolve())
+    path = path.resolve()
+    return _run_file(key, path, hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12])
 
 
 @cache
-def _run_file(key: str, path: Path) -> ModuleType:
-    """Import a file as a module of its own name, whatever else has that name. Once in a process."""
-    name = f"arturo_lab_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+def _run_file(key: str, path: Path, content: str) -> ModuleType:
+    """Import a file under a name that nothing else has: once in a process, and again when its content has changed."""
+    name = f"arturo_lab_file_{path.stem}_{content}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,11 +1,15 @@
 """What the test files share: the table of configurations, and a noisy quadratic to train on."""
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from arturo import PAPER
+from arturo import PAPER, AdaArturo, Arturo
+
+sys.path.insert(0, str(Path(__file__).parent))  # for what tests import by name, in their own process or in another
 
 CONFIGURATIONS = {
     "default": {},  # the C++ kernel where it was built
@@ -45,6 +49,44 @@ ADAPTIVE = {
     "no-memory": {"betas": (0.0, 0.0)},
     "eps-zero": {"eps": 0.0},
 }
+
+
+def _table(arturo, adaptive):
+    ours = {f"Arturo-{name}": (Arturo, {"kl_bound": 0.01, **options}) for name, options in arturo.items()}
+    return ours | {f"AdaArturo-{name}": (AdaArturo, {"lr": 0.01, **options}) for name, options in adaptive.items()}
+
+
+# What both optimizers owe to torch and to their user is asked of both: test_contract.py, test_hooks.py, test_arguments.py.
+EVERY = _table(CONFIGURATIONS, ADAPTIVE)
+WAYS = _table(KERNELS, {name: ADAPTIVE[name] for name in ("kronecker", "diagonal", "capturable", "tiles")})
+
+
+class Recipe:
+    """An optimizer's class and its options; call it with parameters."""
+
+    def __init__(self, kind, options):
+        self.kind, self.options = kind, options
+
+    def __call__(self, params, **more):
+        return self.kind(params, **{**copy.deepcopy(self.options), **more})
+
+
+@pytest.fixture(params=EVERY)
+def every(request) -> Recipe:
+    """Both optimizers, one row of their tables at a time."""
+    return Recipe(*EVERY[request.param])
+
+
+@pytest.fixture(params=WAYS)
+def way(request) -> Recipe:
+    """Both optimizers in their ways to do the same step, for corners that depend on nothing else."""
+    return Recipe(*WAYS[request.param])
+
+
+@pytest.fixture(params=[Arturo, AdaArturo], ids=lambda kind: kind.__name__)
+def plain(request) -> Recipe:
+    """Both optimizers with what is in the first row of their tables."""
+    return Recipe(request.param, {"kl_bound": 0.01} if request.param is Arturo else {"lr": 0.01})
 
 
 @pytest.fixture(params=CONFIGURATIONS)

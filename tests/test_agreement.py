@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from reference_arturo import ReferenceArturo
 
 from arturo import PAPER, Arturo
 from arturo.kernels import native
-from arturo.reference import ReferenceArturo
 
 SHAPES = [(3, 4), (5,), ()]
 BUFFERS = ("prec", "a", "b", "P_aa", "P_ab", "P_bb")

@@ -1,4 +1,4 @@
-"""Arguments: what each may be; everything else is a ValueError that names the argument and the value."""
+"""Arguments of both: what each may be; everything else is a ValueError that names the argument and the value."""
 
 import inspect
 import io
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from arturo import PAPER, Arturo
+from arturo import PAPER, AdaArturo, Arturo
 from arturo.hyperparameters import GLOBAL
 
 NAN, INF = math.nan, math.inf
@@ -71,7 +71,42 @@ GOOD = {
     "maximize": [True, False],
     "sample_gradients": [False],  # others need a closure: tests/test_variational.py
 }
-ROWS = [(name, value) for name, values in BAD.items() for value in values]
+ADAPTIVE_BAD = {
+    "lr": [-1e-3, NAN, INF, "1", None, True, torch.tensor(-1.0), torch.tensor(NAN)],
+    "betas": [(1.0, 0.9), (0.9, 1.0), (-0.1, 0.9), (0.9,), (0.9, 0.9, 0.9), 0.9, None, ("a", 0.9), (NAN, 0.9), (True, 0.9)],
+    "eps": [-1e-8, NAN, INF, None, "1", True],
+    "weight_decay": [-0.1, NAN, INF, None, "1", True],
+    "covariance": ["full", None, 1, "Kronecker"],
+    "block": [1, 0, -4, 2.0, None, True, "128"],
+    "refresh": [0, -1, 2.0, None, True, "10"],
+    "maximize": [None, 1, "yes"],
+    "foreach": [1, 0, "yes"],
+    "capturable": [None, 1, "yes"],
+    "fused": [1, 0, "yes"],
+}
+ADAPTIVE_GOOD = {
+    "lr": [0, 0.0, 1, 1e-28, 0.3, torch.tensor(1), torch.tensor([[0.5]])],
+    "betas": [(0.0, 0.0), (0, 0), (0.99, 0.9999), [0.9, 0.95]],
+    "eps": [0, 0.0, 1e-8, 1.0],
+    "weight_decay": [0, 0.0, 1.0],
+    "covariance": ["kronecker", "diagonal"],
+    "block": [2, 3, 1024],
+    "refresh": [1, 7],
+    "maximize": [True, False],
+    "foreach": [None, True, False],
+    "capturable": [False],  # True: together with covariance="diagonal", below
+    "fused": [None, True, False],
+}
+TABLES = {Arturo: (BAD, GOOD), AdaArturo: (ADAPTIVE_BAD, ADAPTIVE_GOOD)}
+
+
+def rows(which):
+    """``(optimizer, argument, value)``, from the tables of bad values (0) or of good ones (1)."""
+    return [(kind, name, x) for kind, tables in TABLES.items() for name, values in tables[which].items() for x in values]
+
+
+def shown(x):
+    return x.__name__ if isinstance(x, type) else repr(x)[:30]
 
 
 @pytest.fixture
@@ -79,40 +114,46 @@ def params():
     return [torch.nn.Parameter(torch.ones(3))]
 
 
-def test_the_tables_are_complete(params):
-    names = set(inspect.signature(Arturo).parameters) - {"params", "foreign"}
-    assert names == set(BAD) == set(GOOD) == set(Arturo(params).defaults)
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_tables_are_complete(kind, params):
+    names = set(inspect.signature(kind).parameters) - {"params", "foreign", "amsgrad"}
+    bad, good = TABLES[kind]
+    assert names == set(bad) == set(good) == set(kind(params).defaults)
 
 
-@pytest.mark.parametrize("name, value", ROWS, ids=lambda x: repr(x)[:30])
-def test_bad_values_are_refused(name, value, params):
+@pytest.mark.parametrize("kind, name, value", rows(0), ids=shown)
+def test_bad_values_are_refused(kind, name, value, params):
     """From the constructor, from a group dict and from add_param_group, which then adds nothing."""
-    shown = value.item() if name == "lr" and isinstance(value, torch.Tensor) else value
-    words = rf"^Invalid (learning rate: {re.escape(repr(shown))} \(lr|{name} value: {re.escape(repr(shown))} )"
+    told = value.item() if name == "lr" and isinstance(value, torch.Tensor) else value
+    words = rf"^Invalid (learning rate: {re.escape(repr(told))} \(lr|{name} value: {re.escape(repr(told))} \(must be)"
     with pytest.raises(ValueError, match=words):
-        Arturo(params, **{name: value})
+        kind(params, **{name: value})
     with pytest.raises(ValueError, match=words):
-        Arturo([{"params": params, name: value}])
-    optimizer = Arturo(params)
+        kind([{"params": params, name: value}])
+    optimizer = kind(params)
     with pytest.raises(ValueError, match=words):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], name: value})
     assert len(optimizer.param_groups) == 1
 
 
-@pytest.mark.parametrize("name, value", [(n, v) for n, vs in GOOD.items() for v in vs], ids=lambda x: repr(x)[:30])
+@pytest.mark.parametrize("kind, name, value", rows(1), ids=shown)
 @pytest.mark.filterwarnings("ignore:lr=1e-28 looks like")
-def test_good_values_are_taken_and_work(name, value, params):
-    """Both ways, and two steps stay finite."""
-    makes = [lambda: Arturo(params, **{name: value})]
-    if name not in GLOBAL:
-        makes.append(lambda: Arturo([{"params": params, name: value}]))
+def test_good_values_are_taken_and_work(kind, name, value):
+    """Both ways, and three steps stay finite."""
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.ones(3))]
+    makes = [lambda: kind(params, **{name: value})]
+    if kind is AdaArturo or name not in GLOBAL:
+        makes.append(lambda: kind([{"params": params, name: value}]))
     for make in makes:
         optimizer = make()
-        assert optimizer.param_groups[0][name] is value
-        for t in range(2):
-            params[0].grad = torch.tensor([1.0, -2.0, 0.5 + t])
+        kept = optimizer.param_groups[0][name]
+        assert kept is value or (type(value) in (list, tuple) and kept == tuple(value))
+        for t in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(t))
             optimizer.step()
-        assert torch.isfinite(params[0]).all()
+        assert all(torch.isfinite(p).all() for p in params)
 
 
 @pytest.mark.parametrize("value", [0, 0.0])
@@ -144,9 +185,37 @@ def test_rounded_state_is_for_the_filter(surrogate, params):
         Arturo([{"params": params, "surrogate": surrogate}], state_dtype=torch.bfloat16)
 
 
-def test_foreach_and_fused_exclude_each_other(params):
+@pytest.mark.parametrize("kind", TABLES)
+def test_foreach_and_fused_exclude_each_other(kind, params):
     with pytest.raises(ValueError, match="foreach value: True together with fused=True"):
-        Arturo(params, foreach=True, fused=True)
+        kind(params, foreach=True, fused=True)
+
+
+def test_no_refresh_in_a_captured_graph(params):
+    for make in (
+        lambda: AdaArturo(params, capturable=True),
+        lambda: AdaArturo([{"params": params, "covariance": "kronecker"}], capturable=True, covariance="diagonal"),
+    ):
+        with pytest.raises(ValueError, match=r"^Invalid capturable value: True with covariance='kronecker'"):
+            make()
+    AdaArturo(params, capturable=True, covariance="diagonal")
+
+
+def test_amsgrad_is_refused(params):
+    AdaArturo(params, amsgrad=False)
+    with pytest.raises(ValueError, match=r"^Invalid amsgrad value: True "):
+        AdaArturo(params, amsgrad=True)
+
+
+def test_called_as_adamw_is(params):
+    """Names and order of what both have: positional and keyword calls carry over."""
+    ours, theirs = (list(inspect.signature(x).parameters) for x in (AdaArturo, torch.optim.AdamW))
+    assert ours[:6] == theirs[:6] == ["params", "lr", "betas", "eps", "weight_decay", "amsgrad"]
+    assert set(theirs) - set(ours) == {"differentiable"}
+    group = AdaArturo(params, 2e-3, (0.8, 0.95), 1e-8, 0.1).param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (2e-3, (0.8, 0.95), 1e-8, 0.1)
+    with pytest.raises(TypeError, match="momentum"):
+        AdaArturo(params, momentum=0.9)
 
 
 def test_unknown_arguments_and_positions(params):
@@ -165,16 +234,28 @@ def test_a_group_may_carry_keys_of_its_own(params):
     assert optimizer.param_groups[0]["name"] == "head" == optimizer.state_dict()["param_groups"][0]["name"]
 
 
-@pytest.mark.parametrize("value", [np.float64(0.5), np.float32(0.5), np.int64(2), Fraction(1, 2)], ids=repr)
-def test_numbers_of_other_libraries_become_plain(value, params):
+@pytest.mark.parametrize("value", [np.float64(0.5), np.float32(0.5), Fraction(1, 2)], ids=repr)
+@pytest.mark.parametrize("kind", TABLES)
+def test_numbers_of_other_libraries_become_plain(kind, value, params):
     """So that a saved state dict loads with weights_only=True."""
-    for optimizer in (Arturo(params, lr=value, kl_bound=value), Arturo([{"params": params, "lr": value, "kl_bound": value}])):
-        assert type(optimizer.param_groups[0]["lr"]) is type(optimizer.param_groups[0]["kl_bound"]) is float
-        assert optimizer.param_groups[0]["kl_bound"] == float(value)
+    pair = {"averaging": (value, value)} if kind is Arturo else {"betas": (value, value), "eps": value}
+    chosen = {"lr": value, "weight_decay": value, **pair, **({"kl_bound": value} if kind is Arturo else {})}
+    for optimizer in (kind(params, **chosen), kind([{"params": params, **chosen}])):
+        group = optimizer.param_groups[0]
+        for name, given in chosen.items():
+            kept = group[name]
+            assert [type(x) for x in (kept if type(given) is tuple else (kept,))] == [float] * (
+                2 if type(given) is tuple else 1
+            )
+            assert kept == (tuple(map(float, given)) if type(given) is tuple else float(given))
         file = io.BytesIO()
         torch.save(optimizer.state_dict(), file)
         file.seek(0)
         optimizer.load_state_dict(torch.load(file, weights_only=True))
+
+
+def test_an_integer_of_numpy_becomes_plain(params):
+    assert type(Arturo(params, kl_bound=np.int64(2)).param_groups[0]["kl_bound"]) is float
 
 
 def test_the_published_combination(params):

@@ -8,7 +8,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from arturo import dual, reference
+from arturo import reference
+from arturo.core import dual
 
 
 class Curve:
@@ -111,6 +112,11 @@ def test_newton_survives_an_overflow():
         assert abs(curve(solution.eta).C / bound - 1) <= 1e-3
 
 
+def on_device(curve):
+    """The same curve for 0-d tensors."""
+    return lambda eta: dual.Evaluation(*(torch.as_tensor(x, dtype=torch.float64) for x in curve(eta.item())))
+
+
 @settings(max_examples=200, deadline=None)
 @problems
 def test_newton_fixed_meets_the_bound_after_scaling(seed, spread, log_bound, log_eta):
@@ -120,15 +126,11 @@ def test_newton_fixed_meets_the_bound_after_scaling(seed, spread, log_bound, log
     assume(abs(log_bound) > 1e-3)
     bound = torch.tensor(inside * 10**log_bound, dtype=torch.float64)
 
-    def evaluate(eta):
-        at = curve(eta.item())
-        return torch.tensor(at.C, dtype=torch.float64), torch.tensor(at.dC, dtype=torch.float64)
-
-    start = torch.tensor(math.sqrt(curve(math.inf).C / bound) if log_eta is None else 10**log_eta, dtype=torch.float64)
-    start = dual.newton_update_fixed(start, *evaluate(start), bound)
-    eta, C = dual.newton_fixed(start, evaluate, bound)
-    kl = min(C, bound)
-    assert kl <= bound
+    evaluate = on_device(curve)
+    start = torch.tensor(math.inf if log_eta is None else 10**log_eta, dtype=torch.float64)
+    solution = dual.newton_fixed(evaluate(start), bound, evaluate)
+    eta, kl = solution.eta, curve(solution.eta.item()).C * solution.scale**2
+    assert kl <= bound * (1 + 1e-12) and solution.solved
     if inside <= bound:
         assert eta == 0
     else:
@@ -143,16 +145,19 @@ def test_bisection_follows_the_published_rule(seed, spread, log_bound, log_eta):
     bound = curve(0.0).C * 10**log_bound
     previous = None if log_eta is None else min(10**log_eta, 1e4)
     expected = reference.bisection(lambda eta: curve(eta).C - bound, bound, previous)
-    first = curve(dual.first_trial("bisection", previous, None))
-    assert dual.bisection(previous, first, bound, curve).eta == pytest.approx(expected, rel=1e-14)
+    assert published(previous, bound, curve) == pytest.approx([expected, expected], rel=1e-14)
 
-    def tensor(x):
-        return torch.tensor(x, dtype=torch.float64)
 
-    eta, _ = dual.bisection_fixed(
-        tensor(previous or 0.0), torch.tensor(previous is None), tensor(bound), lambda eta, _: tensor(curve(eta.item()).C)
-    )
-    assert eta.item() == pytest.approx(expected, rel=1e-14)
+def published(previous, bound, curve):
+    """eta by the published rule, on the host and on a device."""
+    previous = math.inf if previous is None else previous
+    host = dual.Dual("bisection", None, previous)
+    device = dual.Dual("bisection", None, torch.tensor(previous, dtype=torch.float64))
+    target, evaluate = torch.tensor(bound, dtype=torch.float64), on_device(curve)
+    return [
+        host.solve(curve(host.trial), bound, curve).eta,
+        device.solve(evaluate(device.trial), target, evaluate).eta.item(),
+    ]
 
 
 GOLDEN = [  # previous, bound, eta; C = 100 / eta^2, worked out by hand
@@ -178,12 +183,8 @@ def test_the_published_rule_by_hand(previous, bound, eta):
     def curve(x):
         return dual.Evaluation(x, 100 / x**2, -200 / x**3, 600 / x**4)
 
-    first = curve(dual.first_trial("bisection", previous, None))
-    assert dual.bisection(previous, first, bound, curve).eta == pytest.approx(eta, rel=1e-14)
+    assert published(previous, bound, curve) == pytest.approx([eta, eta], rel=1e-14)
     assert reference.bisection(lambda x: curve(x).C - bound, bound, previous) == pytest.approx(eta, rel=1e-14)
-    tensors = torch.tensor([previous or 0.0, bound], dtype=torch.float64)
-    found, _ = dual.bisection_fixed(tensors[0], torch.tensor(previous is None), tensors[1], lambda x, _: 100 / x**2)
-    assert found.item() == pytest.approx(eta, rel=1e-14)
 
 
 def test_published_rule_leaves_small_eta_unsolved():
@@ -195,5 +196,9 @@ def test_published_rule_leaves_small_eta_unsolved():
 
 def test_fixed_eta():
     at = dual.Evaluation(2.0, 5.0, -1.0, 1.0)
-    assert dual.solve("newton", 0.3, 2.0, at, 1.0, lambda eta: at) == dual.DualSolution(2.0, 1, True)
-    assert dual.first_trial("newton", 0.3, 2.0) == 2.0
+    given = dual.Dual("newton", 2.0, 0.3)
+    assert given.trial == 2.0
+    assert given.solve(at, 1.0, lambda eta: at) == dual.DualSolution(2.0, 1, True)
+    two, one = torch.tensor(2.0), torch.tensor(1.0)
+    solution = dual.Dual("newton", two, 0.3).solve(at._replace(eta=two, C=5 * one), one, lambda eta: at)
+    assert (solution.eta, solution.evaluations, solution.active, solution.scale) == (2.0, 1, True, 1.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arturo import Arturo
-from arturo.kernels import rounding
+from arturo.core import rounding
 from arturo.surrogates.hutchinson import estimated_diagonal, hessian_product, signs
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

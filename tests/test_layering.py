@@ -1,4 +1,4 @@
-"""Imports go lab -> library, never back; the library needs the standard library, torch and numpy, nothing else."""
+"""Imports go lab -> library, never back, and down the library's layers; it needs the standard library, torch and numpy only."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_library_imports(path: Path) -> None:
         ("import arturo_lab.training.train", "arturo", {"arturo_lab.training.train"}),
         ("from arturo_lab import data", "arturo", {"arturo_lab.data"}),
         ("from ..arturo_lab.data import loading", "arturo", {"arturo_lab.data.loading"}),
-        ("import math, numpy as np\nfrom torch import Tensor\nfrom .dual import newton", "arturo", set()),
-        ("from ..dual import newton\nfrom . import eager", "arturo.kernels", set()),
+        ("import math, numpy as np\nfrom torch import Tensor\nfrom .core.dual import newton", "arturo", set()),
+        ("from ..core.dual import newton\nfrom . import eager", "arturo.kernels", set()),
     ],
 )
 def test_scan_finds_violations(source: str, package: str, found: set[str]) -> None:
@@ -63,3 +63,61 @@ def test_import_arturo_brings_no_laboratory() -> None:
     code = "import sys, arturo; print(*sorted({'rich', 'matplotlib', 'sklearn', 'arturo_lab'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
+
+
+# What a folder of the library may import besides itself: modules of arturo/, or other folders. The modules of arturo/ itself
+# that stand in no list are the top, which nothing below imports.
+BELOW = {
+    "core": set(),
+    "surrogates": {"core"},
+    "kernels": {"core", "surrogates", "kronecker"},
+    "posterior": {
+        "core", "surrogates", "kernels", "declaration", "hyperparameters", "loss_scale", "sharding", "state", "step_info",
+    },
+}  # fmt: skip
+
+
+def upward(folder: str, names: set[str]) -> set[str]:
+    """What a module in this ``folder`` imports from layers that are not below it."""
+    ours = {name for name in names if name.startswith("arturo.")}
+    return {name for name in ours if name.split(".")[1] not in BELOW[folder] | {folder}}
+
+
+@pytest.mark.parametrize("folder", BELOW)
+def test_folders_are_layers(folder: str) -> None:
+    """So there are no cycles between them."""
+    for path in (ROOT / "arturo" / folder).rglob("*.py"):
+        names = imported(path.read_text(encoding="utf-8"), ".".join(path.relative_to(ROOT).parent.parts))
+        assert upward(folder, names) == set(), path.name
+
+
+@pytest.mark.parametrize("folder", BELOW)
+def test_modules_below_a_folder_do_not_import_it(folder: str) -> None:
+    above = [other for other, below in BELOW.items() if folder in below] + [folder]
+    for module in BELOW[folder] - set(BELOW):
+        names = imported((ROOT / "arturo" / f"{module}.py").read_text(encoding="utf-8"), "arturo")
+        assert not any(name.startswith(tuple(f"arturo.{other}" for other in above)) for name in names), module
+
+
+def test_every_folder_is_a_layer() -> None:
+    assert {path.parent.name for path in LIBRARY if path.parent.parent == ROOT / "arturo"} == set(BELOW)
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "found"),
+    [
+        ("from arturo.state import HALF", "kernels", {"arturo.state.HALF"}),
+        ("from arturo.kernels import batch", "surrogates", {"arturo.kernels.batch"}),
+        ("from . import kalman\nfrom arturo.core import dual", "surrogates", set()),
+        ("from arturo import optimizer", "posterior", {"arturo.optimizer"}),
+    ],
+)
+def test_scan_finds_imports_upward(source: str, folder: str, found: set[str]) -> None:
+    assert upward(folder, imported(source, f"arturo.{folder}")) == found
+
+
+def test_every_module_is_documented_or_private() -> None:
+    """By its path in docs/architecture.md, or by an underscore."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    public = [path for path in LIBRARY if path.name != "__init__.py" and not path.name.startswith("_")]
+    assert [str(x) for path in public if f"`{(x := path.relative_to(ROOT / 'arturo')).as_posix()}`" not in page] == []

@@ -82,7 +82,7 @@ def test_many_draws_in_chunks(monkeypatch):
     model, optimizer, x, _ = trained()
     posterior = optimizer.posterior(ess=40, curvature="surrogate")
     whole = predict(model, posterior, x, 7, generator=seeded())
-    monkeypatch.setattr("arturo.prediction.MEMORY", 2 * 4 * sum(p.numel() for p in model.parameters()))
+    monkeypatch.setattr("arturo.posterior.prediction.MEMORY", 2 * 4 * sum(p.numel() for p in model.parameters()))
     parts = predict(model, posterior, x, 7, generator=seeded())
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.epistemic, whole.epistemic)

@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from reference_arturo import ReferenceArturo
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from arturo import reference
 from arturo.reference import (
     Quadratic,
-    ReferenceArturo,
     bisection,
     constraint,
     dual_derivative,

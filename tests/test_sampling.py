@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from arturo import Arturo
-from arturo.sampling import refreshed_norms
+from arturo.posterior.sampling import refreshed_norms
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
 OWN = {"ess": 100, "curvature": "surrogate"}

@@ -10,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arturo import Arturo
-from arturo.dual import SUM_ERROR
-from arturo.kernels import eager, foreach, native, rounding
-from arturo.kernels.batch import Batch, Constants
+from arturo.core import rounding
+from arturo.core.dual import SUM_ERROR
+from arturo.kernels import native
+from arturo.kernels.batch import Constants, Row
+from arturo.kernels.eager import EagerSweep
+from arturo.kernels.foreach import ForeachSweep
+from arturo.kernels.native import NativeSweep
 from arturo.surrogates import kalman
+from arturo.surrogates.kalman import FACTORED, KALMAN
 
 ROUNDED = ("prec", "a", "b", "P_aa", "P_slope", "P_rest")
 BF16 = {"state_dtype": torch.bfloat16}
@@ -48,7 +53,13 @@ def test_dtypes_and_a_bound_that_holds(way, dtype, quadratic):
         assert p.isfinite().all()
 
 
-def batch(shapes, state=torch.bfloat16, dtype=torch.float32, missing=False, first=False, offset=0):
+K = Constants(
+    q=0.03, r=1.0, rho=0.1, rho_lam=0.00015, nu=1.3, floor=0.0, a_0=0.1, consistent=True, averaging=(0.9, 0.9), factor=-0.7,
+    decay=0.999,
+)  # fmt: skip
+
+
+def rows(shapes, state=torch.bfloat16, dtype=torch.float32, missing=False, first=False, offset=0):
     """One made-up group in the middle of a training."""
     g = torch.Generator().manual_seed(0)
     mean = [torch.randn(s, generator=g) * 0.3 for s in shapes]
@@ -58,17 +69,20 @@ def batch(shapes, state=torch.bfloat16, dtype=torch.float32, missing=False, firs
         grad[0].view(-1)[::7] = float("nan")
     ranges = ((0.5, 2), (0.05, 0.2), (-0.01, 0.01), (0.1, 0.2), (-0.02, 0.02), (0.1, 0.2))
     buffers = [[(torch.rand(s, generator=g) * (hi - lo) + lo).to(state) for s in shapes] for lo, hi in ranges]
-    k = Constants(
-        q=0.03, r=1.0, rho=0.1, rho_lam=0.00015, nu=1.3, floor=0.0, a_0=0.1, consistent=True, factor=-0.7, decay=0.999
-    )
-    n = len(shapes)
-    return Batch(k, param, grad, mean, *buffers, [first] * n, list(range(5, 5 + n)), [offset] * n, None)
+    surrogate = FACTORED if state == torch.bfloat16 else KALMAN
+    made = []
+    for i, (prec, a, b, *P) in enumerate(zip(*buffers, strict=True)):
+        step, eta = torch.ones(()), torch.ones((), dtype=torch.float64)
+        made.append(
+            Row(param[i], grad[i], mean[i], prec, a, b, tuple(P), surrogate, step, eta, first, seed=5 + i, starts=(offset,))
+        )
+    return made
 
 
-def passes(kernel, one):
-    prepared = kernel.prepare(one)
-    sums = [kernel.observe(prepared, 0.3, 1.0), kernel.probe(prepared, 0.5, 0.7), kernel.move(prepared, 0.3, 1.0, 1.0)]
-    return [rows.sum(0) for rows in sums]
+def passes(kernel, group):
+    sweep = kernel(group, K)
+    sums = [sweep.observe(0.3, 1.0), sweep.probe(0.5, 0.7), sweep.move(0.3, 1.0, 1.0)]
+    return [lines.sum(0) for lines in sums]
 
 
 @needs_extension
@@ -80,25 +94,24 @@ def passes(kernel, one):
 def test_every_kernel_writes_the_same_bits(state, dtype, missing, first, offset):
     """Given the trial eta, state and parameters are the same bits in C++, in the loop and in ``_foreach``."""
     shapes = [(1000,), (7,), (5001,), (3, 4)]
-    ours = {kernel: batch(shapes, state, dtype, missing, first, offset) for kernel in (native, eager, foreach)}
-    sums = {kernel: passes(kernel, one) for kernel, one in ours.items()}
-    for kernel in (native, foreach):
-        for column, expected in zip(ours[kernel].columns[:9], ours[eager].columns[:9], strict=True):
-            assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(column, expected, strict=True))
-        for rows, expected in zip(sums[kernel], sums[eager], strict=True):
-            torch.testing.assert_close(rows, expected, rtol=SUM_ERROR, atol=0)
+    ours = {kernel: rows(shapes, state, dtype, missing, first, offset) for kernel in (NativeSweep, EagerSweep, ForeachSweep)}
+    sums = {kernel: passes(kernel, group) for kernel, group in ours.items()}
+    for kernel in (NativeSweep, ForeachSweep):
+        for row, expected in zip(ours[kernel], ours[EagerSweep], strict=True):
+            pairs = zip(row.tensors, expected.tensors, strict=True)
+            assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in pairs)
+        for lines, expected in zip(sums[kernel], sums[EagerSweep], strict=True):
+            torch.testing.assert_close(lines, expected, rtol=SUM_ERROR, atol=0)
 
 
-@pytest.mark.parametrize("kernel", [eager, foreach, pytest.param(native, marks=needs_extension)])
+@pytest.mark.parametrize("kernel", [EagerSweep, ForeachSweep, pytest.param(NativeSweep, marks=needs_extension)])
 def test_shards_round_like_the_whole(kernel):
     """A parameter in three uneven shards, each of which knows where it begins: the bits of the whole."""
-    whole, sharded = batch([(2000,)]), batch([(2000,)])
+    (whole,), (sharded,) = rows([(2000,)]), rows([(2000,)])
     cuts = [0, 300, 301, 2000]
-    parts = [slice(i, j) for i, j in itertools.pairwise(cuts)]
-    columns = [[column[0][part] for part in parts] for column in sharded.columns[:9]]
-    shards = Batch(sharded.constants, *columns, [False] * 3, [5] * 3, cuts[:3], None)
-    passes(kernel, whole), passes(kernel, shards)
-    assert all(torch.equal(x[0], y[0]) for x, y in zip(whole.columns[:9], sharded.columns[:9], strict=True))
+    shards = [sharded.map(lambda x, i=i, j=j: x[i:j], (i,)) for i, j in itertools.pairwise(cuts)]
+    passes(kernel, [whole]), passes(kernel, shards)
+    assert all(torch.equal(x, y) for x, y in zip(whole.tensors, sharded.tensors, strict=True))
 
 
 @needs_extension

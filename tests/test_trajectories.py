@@ -2,17 +2,12 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+import trajectories
 
 from arturo.kernels import native
-
-PATH = Path(__file__).with_name("trajectories.py")
-sys.path.insert(0, str(PATH.parent))  # spawned processes import it by name
-import trajectories  # noqa: E402
 
 RECORDED = json.loads(trajectories.FILE.read_text(encoding="utf-8"))
 SAME_MACHINE = RECORDED["machine"] == trajectories.machine()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
-from arturo import trust_region
+from arturo.core import trust_region
 
 N = 7
 

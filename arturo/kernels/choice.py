@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
-from arturo.kernels import Kernel, compiled, eager, foreach, native
-from arturo.kernels.averaged import Averaged
-from arturo.step import Slot
+from arturo.kernels import DeviceSweep, Sweep, native
+from arturo.kernels.averaged import AveragedDeviceSweep, AveragedSweep
+from arturo.kernels.batch import Constants, Row
+from arturo.kernels.compiled import CompiledSweep
+from arturo.kernels.eager import EagerSweep
+from arturo.kernels.foreach import ForeachSweep
+from arturo.kernels.native import NativeSweep
 
 
-def host_kernel(slot: Slot) -> Kernel:
-    """What does the passes: a kernel, behind the averages of a surrogate that keeps some."""
-    kernel = _host_passes(slot)
-    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
+def host_sweep(group: Mapping[str, Any], rows: Sequence[Row], k: Constants) -> Sweep:
+    """The C++ passes where they were built, else the loop; unless told. Behind the averages of a surrogate that keeps some."""
+    sweep = _host_kernel(group)(rows, k)
+    return AveragedSweep(rows, k, sweep) if rows[0].surrogate.keeps_averages else sweep
 
 
-def device_kernel(slot: Slot) -> Kernel:
-    """The same on a device."""
-    kernel = _device_passes(slot)
-    return kernel if slot.group["surrogate"] == "kalman" else Averaged(kernel, slot)
-
-
-def _host_passes(slot: Slot) -> Kernel:
-    """The C++ passes where they were built, else the loop; unless told."""
-    group = slot.group
-    if group["foreach"] is not None or group["fused"] is False:
-        return foreach if group["foreach"] else eager
-    if native.available():
-        return native
-    if group["fused"]:
-        return compiled
-    native.say_once_that_it_is_missing()
-    return eager
-
-
-def _device_passes(slot: Slot) -> Kernel:
+def device_sweep(group: Mapping[str, Any], rows: Sequence[Row], k: Constants) -> DeviceSweep:
     """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
+    sweep: DeviceSweep = _device_kernel(group, rows)(rows, k)
+    return AveragedDeviceSweep(rows, k, sweep) if rows[0].surrogate.keeps_averages else sweep
+
+
+def _host_kernel(group: Mapping[str, Any]) -> type[NativeSweep] | type[CompiledSweep] | type[EagerSweep] | type[ForeachSweep]:
+    if group["foreach"] is not None or group["fused"] is False:
+        return ForeachSweep if group["foreach"] else EagerSweep
+    if native.available():
+        return NativeSweep
+    if group["fused"]:
+        return CompiledSweep
+    native.say_once_that_it_is_missing()
+    return EagerSweep
+
+
+def _device_kernel(
+    group: Mapping[str, Any], rows: Sequence[Row]
+) -> type[CompiledSweep] | type[EagerSweep] | type[ForeachSweep]:
     if torch.compiler.is_compiling():
-        return foreach if slot.group["foreach"] else eager
-    if slot.group["fused"]:
-        return compiled
-    chosen = slot.group["foreach"]
-    if chosen is None:
-        chosen = all(p.device.type != "cpu" for p in slot.param)
-    return foreach if chosen else eager
+        return ForeachSweep if group["foreach"] else EagerSweep
+    if group["fused"]:
+        return CompiledSweep
+    foreach = group["foreach"]
+    if foreach is None:
+        foreach = all(row.param.device.type != "cpu" for row in rows)
+    return ForeachSweep if foreach else EagerSweep

@@ -10,74 +10,78 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.kernels import eager, native
-from arturo.kernels.batch import Batch, Constants, sum_dtype
-from arturo.trust_region import Scalar
+from arturo.kernels.batch import Constants, Row, runs, sum_dtype
 
 MOST_VARIANTS = 64  # dtypes of parameter and state, init, floor, device: each combination compiles once
 
 
-class Prepared(NamedTuple):
-    """Flat views for the compiled kernels, a batch for each tensor, and what the eager kernel takes instead."""
+class CompiledSweep:
+    """Flat views for the compiled kernels; what they do not take is the eager kernel's."""
 
-    flat: list[Batch]
-    rest: Batch | None
+    def __init__(self, rows: Sequence[Row], k: Constants) -> None:
+        self.whole = rows
+        taken: list[Row] = []
+        rest: list[Row] = []
+        for run, tensors in runs(rows):
+            (taken if _alike(tensors) else rest).append(run)
+        self.flat = [_flat_row(run) for run in taken]
+        self.k = _as_tensors(k, taken[0].param.device) if taken else k
+        self.rest = eager.EagerSweep(rest, k) if rest else None
 
+    def observe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        sums = self._each(_observe, s_w, eta_w)
+        return torch.cat(sums if self.rest is None else [*sums, self.rest.observe(s_w, eta_w)])
 
-def prepare(batch: Batch) -> Prepared:
-    k, flat, rest = None, [], []
-    for i, (*tensors, first, seed, offset) in enumerate(zip(*batch.columns, strict=True)):
-        if not _alike(tensors):
-            rest.append(i)
-            continue
-        device = tensors[0].device
-        k = _as_tensors(batch.constants, device) if k is None else k
-        param, grad, mean, *state = (_flat(x) for x in tensors)
-        if tensors[0] is tensors[2]:
-            param = mean  # the same object: two views of what is written would cost a copy
-        numbers = _number(first, device, torch.bool), _number(seed, device, torch.int64)
-        columns = [[x] for x in (param, grad, mean, *state, *numbers, offset)]
-        flat.append(Batch(k, *columns, batch.alive))  # type: ignore[call-arg, arg-type]
-    return Prepared(flat, eager.prepare(batch.select(rest)) if rest else None)
+    def probe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        sums = self._each(_probe, s_w, eta_w)
+        return torch.cat(sums if self.rest is None else [*sums, self.rest.probe(s_w, eta_w)])
 
+    def move(self, s_w: Scalar, eta_w: Scalar, factor: Scalar, moving: Tensor | None = None) -> Tensor:
+        sums = self._each(_move_mean, s_w, eta_w, factor, moving)
+        self._each(_move_precision, moving)
+        return torch.cat(sums if self.rest is None else [*sums, self.rest.move(s_w, eta_w, factor, moving)])
 
-def observe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    rows = _each(_observe, prepared.flat, s_w, eta_w)
-    return _joined(rows, None if prepared.rest is None else eager.observe(prepared.rest, s_w, eta_w))
+    def count(self, eta: Scalar, moving: Tensor | None = None) -> None:
+        eager.count(self.whole, eta, moving)
 
-
-def probe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    rows = _each(_probe, prepared.flat, s_w, eta_w)
-    return _joined(rows, None if prepared.rest is None else eager.probe(prepared.rest, s_w, eta_w))
-
-
-def move(prepared: Prepared, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    rows = _each(_move_mean, prepared.flat, s_w, eta_w, scale, moving)
-    _each(_move_precision, prepared.flat, moving)
-    return _joined(rows, None if prepared.rest is None else eager.move(prepared.rest, s_w, eta_w, scale, moving))
-
-
-def _observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    return eager.observe(batch, s_w, eta_w)
-
-
-def _probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    return eager.probe(batch, s_w, eta_w)
+    def _each(self, function: Callable[..., Any], *numbers: Scalar | None) -> list[Any]:
+        """The sums of every tensor, one call each."""
+        if not self.flat:
+            return []
+        run, device = _compiled(function), self.flat[0].mean.device
+        scalars = [_number(x, device, sum_dtype(device)) for x in numbers]
+        try:
+            return [run(row, self.k, *scalars) for row in self.flat]
+        except Exception as error:  # a compiler's errors have no common base
+            raise RuntimeError(
+                f"fused=True: torch.compile could not make or run the kernel on {device} ({type(error).__name__}; the C++ "
+                f"extension is {'there' if native.available() else 'not built'}). Use fused=None for the best there is"
+            ) from error
 
 
-def _move_mean(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None) -> Tensor:
-    return eager.move_mean(batch, s_w, eta_w, scale, moving)
+def _observe(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    return eager.stack([eager.observe_row(row, k, s_w, eta_w)])
 
 
-def _move_precision(batch: Batch, moving: Tensor | None) -> None:
+def _probe(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    return eager.stack([eager.probe_row(row, k, s_w, eta_w)])
+
+
+def _move_mean(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar, factor: Scalar, moving: Tensor | None) -> Tensor:
+    return eager.stack([eager.move_mean(row, k, s_w, eta_w, factor, moving)])
+
+
+def _move_precision(row: Row, k: Constants, moving: Tensor | None) -> None:
     """By itself: Inductor does not write in place what a sum in the same loop reads, and a temporary costs more than a pass."""
-    eager.move_precision(batch, moving)
+    eager.move_precision(row, k, moving)
 
 
 @functools.cache
@@ -88,31 +92,17 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, **options)
 
 
-def _each(function: Callable[..., Any], flat: list[Batch], *numbers: Scalar | None) -> list[Any]:
-    """The rows of every tensor, one call each."""
-    if not flat:
-        return []
-    run, device = _compiled(function), flat[0].mean[0].device
-    scalars = [_number(x, device, sum_dtype(device)) for x in numbers]
-    try:
-        return [run(one, *scalars) for one in flat]
-    except Exception as error:  # a compiler's errors have no common base
-        raise RuntimeError(
-            f"fused=True: torch.compile could not make or run the kernel on {device} ({type(error).__name__}; the C++ "
-            f"extension is {'there' if native.available() else 'not built'}). Use fused=None for the best there is"
-        ) from error
-
-
-def _joined(rows: list[Tensor], others: Tensor | None) -> Tensor:
-    return torch.cat(rows if others is None else [*rows, others])
-
-
-def _alike(row: list[Tensor]) -> bool:
-    param = row[0]
-    if param.numel() < 2 or not all(type(x) in native.PLAIN for x in row):
+def _alike(tensors: Sequence[Tensor]) -> bool:
+    param = tensors[0]
+    if param.numel() < 2 or not all(type(x) in native.PLAIN for x in tensors):
         return False
     dense = param.is_contiguous() or (param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last))
-    return dense and all(x.stride() == param.stride() for x in row)
+    return dense and all(x.stride() == param.stride() for x in tensors)
+
+
+def _flat_row(row: Row) -> Row:
+    device = row.param.device
+    return row.map(_flat)._replace(first=_number(row.first, device, torch.bool), seed=_number(row.seed, device, torch.int64))
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -129,6 +119,6 @@ def _as_tensors(k: Constants, device: torch.device) -> Constants:
     values = {
         name: _number(value, device, sum_dtype(device))
         for name, value in k._asdict().items()
-        if not isinstance(value, bool) and not (name == "rho_lam" and value == 0)
+        if not isinstance(value, (bool, tuple)) and not (name == "rho_lam" and value == 0)
     }
     return k._replace(**values)

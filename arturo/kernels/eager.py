@@ -1,131 +1,123 @@
 """The passes in plain tensor operations: works on any device, and is what the other kernels are measured against.
 
-``observe_tensor`` and its siblings are pure functions of one parameter's tensors. The loop applies them one by one, so
-that only one tensor's temporaries are alive at a time, and cuts large tensors into pieces, so that these stay in cache.
+``observe_row`` and its siblings work on one row at a time, so that only one tensor's temporaries are alive, and large tensors
+are cut into pieces, so that these stay in cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from arturo import trust_region
-from arturo.kernels import rounding
-from arturo.kernels.batch import Batch, Constants, largest_gradient, sum_dtype
-from arturo.surrogates import kalman
-from arturo.trust_region import Scalar
+from arturo.core import rounding, trust_region
+from arturo.core.trust_region import Scalar
+from arturo.kernels.batch import Constants, Row, largest_gradient, sum_dtype
+from arturo.surrogates.surrogate import Observation
 
 PIECE = 1 << 15  # entries: 128 KiB in float32, so that a chain of operations stays in cache; measured best of 2^13 to 2^17
-Filter = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # a, b and the three numbers of P
 
 
-def prepare(batch: Batch) -> Batch:
-    return batch if torch.compiler.is_compiling() else batch.in_pieces(PIECE)
+class EagerSweep:
+    """The loop. Serves every surrogate, and every device."""
+
+    def __init__(self, rows: Sequence[Row], k: Constants) -> None:
+        self.whole, self.k = rows, k
+        self.rows = rows if torch.compiler.is_compiling() else [piece for row in rows for piece in row.pieces(PIECE)]
+
+    def observe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        return stack([observe_row(row, self.k, s_w, eta_w) for row in self.rows])
+
+    def probe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        return stack([probe_row(row, self.k, s_w, eta_w) for row in self.rows])
+
+    def move(self, s_w: Scalar, eta_w: Scalar, factor: Scalar, moving: Tensor | None = None) -> Tensor:
+        sums = [move_mean(row, self.k, s_w, eta_w, factor, moving) for row in self.rows]
+        for row in self.rows:
+            move_precision(row, self.k, moving)
+        return stack(sums)
+
+    def count(self, eta: Scalar, moving: Tensor | None = None) -> None:
+        count(self.whole, eta, moving)
 
 
-def observe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    k, rows = batch.constants, []
-    for i, mean in enumerate(batch.mean):
-        if mean.dtype != batch.param[i].dtype:
-            follow_parameter(mean, batch.param[i], batch.alive)
-        stored = batch.a[i], batch.b[i], batch.P_aa[i], batch.P_ab[i], batch.P_bb[i]
-        new, row = observe_tensor(
-            k, batch.grad[i], mean, batch.prec[i], stored, batch.first[i], batch.seed[i], batch.offset[i], s_w, eta_w
-        )
-        for target, value in zip(stored, new, strict=True):
-            write(target, value, batch.alive)
-        rows.append(row)
-    return stack(rows)
+def observe_row(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    """The surrogate's update, and ``S_0, S_1, S_2, missing`` at the trial eta."""
+    a, b, missing = learn(row, k, None)
+    prec, m = row.prec.to(row.mean.dtype), row.mean * k.decay
+    return torch.cat([constraint_row(k, m, prec, a, b, s_w, eta_w), missing.unsqueeze(0)])
 
 
-def probe(batch: Batch, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    k = batch.constants
-    rows = [
-        probe_tensor(k, mean * k.decay, prec.to(mean.dtype), a.to(mean.dtype), b.to(mean.dtype), s_w, eta_w)
-        for mean, prec, a, b in zip(batch.mean, batch.prec, batch.a, batch.b, strict=True)
-    ]
-    return stack(rows)
+def learn(row: Row, k: Constants, weights: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The surrogate after this gradient, as it is stored; returns a and b, and how many entries were missing."""
+    mean, dtype = row.mean, row.mean.dtype
+    if dtype != row.param.dtype:
+        follow_parameter(mean, row.param, k.alive)
+    limit = largest_gradient(dtype, k.factor)
+    g = row.grad.detach().to(dtype)
+    seen, h = g.abs() <= limit, row.diagonal  # False for NaN too
+    if h is not None:
+        seen = seen & (h.abs() <= limit)
+        h = scaled(h, k)
+    stored = row.a, row.b, *row.memory
+    a, b, *memory = (x.to(dtype) for x in stored)
+    at = Observation(scaled(g, k), seen, mean * k.decay, row.first, h, weights)
+    new = row.surrogate.observe(a, b, tuple(memory), at, k)
+    if row.rounded:
+        new = round_filter(new, row)
+    for target, value in zip(stored, new, strict=True):
+        write(target, value, k.alive)
+    missing = torch.where(seen, 0.0, 1.0).sum(dtype=sum_dtype(mean.device))
+    return new[0].to(dtype), new[1].to(dtype), missing  # the step follows the model as it is stored
 
 
-def move(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    rows = move_mean(batch, s_w, eta_w, scale, moving)
-    move_precision(batch, moving)
-    return rows
+def probe_row(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    """``S_0, S_1, S_2`` at the trial eta."""
+    dtype = row.mean.dtype
+    return constraint_row(k, row.mean * k.decay, row.prec.to(dtype), row.a.to(dtype), row.b.to(dtype), s_w, eta_w)
 
 
-def move_mean(batch: Batch, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None) -> Tensor:
-    """The first half of ``move``, which needs the old precision."""
-    rows = []
-    for i, (param, mean) in enumerate(zip(batch.param, batch.mean, strict=True)):
-        new, row = move_tensor(batch.constants, mean, batch.prec[i], batch.a[i], batch.b[i], s_w, eta_w, scale)
-        write(mean, new, moving)
-        if mean.dtype != param.dtype:
-            write(param, mean, moving)
-        rows.append(row)
-    return stack(rows)
-
-
-def move_precision(batch: Batch, moving: Tensor | None) -> None:
-    """The second half: neither eta nor the mean has a part in it."""
-    k = batch.constants
-    for i, (mean, stored) in enumerate(zip(batch.mean, batch.prec, strict=True)):
-        prec, a = widened(mean.dtype, stored, batch.a[i])
-        new = trust_region.primal_precision(trust_region.curvature(a, k.rho_lam, k.floor), prec, k.rho, k.nu)
-        if is_rounded(stored):
-            new = round_precision(new, stored, batch.seed[i], batch.offset[i])
-        write(stored, new, moving)
-
-
-def observe_tensor(
-    k: Constants,
-    grad: Tensor,
-    mean: Tensor,
-    prec: Tensor,
-    stored: Filter,
-    first: bool | Tensor,
-    seed: int | Tensor,
-    offset: int,
-    s_w: Scalar,
-    eta_w: Scalar,
-) -> tuple[Filter, Tensor]:
-    """What the filter stores next, and the row ``S_0, S_1, S_2, missing`` at the trial eta."""
-    g = grad.to(mean.dtype)
-    seen = g.abs() <= largest_gradient(g.dtype, k.factor)  # False for NaN too
-    g = scaled(g, k)
-    m = mean * k.decay
-    rounded = is_rounded(prec)
-    prec, a, b, P_1, P_2, P_3 = widened(mean.dtype, prec, *stored)
-    if first is not False:
-        b_0 = kalman.first_intercept(g, seen, m, k.a_0, k.consistent)
-        b = b_0 if first is True else torch.where(first, b_0, b)
-    update = kalman.factored_update if rounded else kalman.filter_update
-    new = update(a, b, P_1, P_2, P_3, g, seen, m, k.q, k.r)
-    if rounded:
-        new = round_filter(new, stored[0], seed, offset)
-    a, b = widened(mean.dtype, *new[:2])  # the step follows the model as it is stored
-    missing = torch.where(seen, 0.0, 1.0).sum(dtype=sum_dtype(m.device))
-    row = torch.cat([probe_tensor(k, m, prec, a, b, s_w, eta_w), missing.unsqueeze(0)])
-    return new, row
-
-
-def probe_tensor(k: Constants, m: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    """The row ``S_0, S_1, S_2`` at the trial eta; ``m`` is the decayed mean."""
+def constraint_row(k: Constants, m: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar) -> Tensor:
+    """The same from numbers of full precision; ``m`` is the decayed mean."""
     num = trust_region.model_gradient(a, b, m, k.rho_lam)
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, den = trust_region.step_direction(num, A, prec, s_w, eta_w)
     return torch.stack(trust_region.constraint_sums(x, den, prec, sum_dtype(m.device)))
 
 
-def move_tensor(
-    k: Constants, mean: Tensor, prec: Tensor, a: Tensor, b: Tensor, s_w: Scalar, eta_w: Scalar, scale: Scalar
-) -> tuple[Tensor, Tensor]:
-    """The new mean, and ``S_0`` of the unscaled step."""
+def move_mean(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar, factor: Scalar, moving: Tensor | None) -> Tensor:
+    """The first half of ``move``, which needs the old precision; returns ``S_0`` of the unscaled step."""
+    mean = row.mean
     m = mean * k.decay
-    prec, a, b = widened(mean.dtype, prec, a, b)
+    prec, a, b = (x.to(mean.dtype) for x in (row.prec, row.a, row.b))
     num = trust_region.model_gradient(a, b, m, k.rho_lam)
     A = trust_region.curvature(a, k.rho_lam, k.floor)
     x, _ = trust_region.step_direction(num, A, prec, s_w, eta_w)
-    return m - scale * s_w * x, x.to(sum_dtype(m.device), copy=True).mul_(x * prec).sum()
+    write(mean, m - factor * s_w * x, moving)
+    if mean.dtype != row.param.dtype:
+        write(row.param, mean, moving)
+    return x.to(sum_dtype(m.device), copy=True).mul_(x * prec).sum()
+
+
+def move_precision(row: Row, k: Constants, moving: Tensor | None) -> None:
+    """The second half: neither eta nor the mean has a part in it."""
+    prec, a = (x.to(row.mean.dtype) for x in (row.prec, row.a))
+    new = trust_region.primal_precision(trust_region.curvature(a, k.rho_lam, k.floor), prec, k.rho, k.nu)
+    write(row.prec, round_precision(new, row) if row.rounded else new, moving)
+
+
+def count(rows: Sequence[Row], eta: Scalar, moving: Tensor | None = None) -> None:
+    """One more step, and its multiplier, in every parameter's state."""
+    if moving is None:
+        torch._foreach_add_([row.step for row in rows], 1)
+        for row in rows:
+            row.eta.fill_(eta)
+        return
+    for row in rows:
+        row.step.add_(moving.to(row.step.dtype))
+        new = torch.where(moving.to(row.eta.device), torch.as_tensor(eta).to(row.eta.device), row.eta)
+        row.eta.unsqueeze(0).copy_(new)  # torch.compile loses what is written to a 0-d float64 input itself
 
 
 def scaled(g: Tensor, k: Constants) -> Tensor:
@@ -133,9 +125,9 @@ def scaled(g: Tensor, k: Constants) -> Tensor:
     return g if isinstance(k.factor, float) and k.factor == 1 else g * k.factor
 
 
-def stack(rows: list[Tensor]) -> Tensor:
-    """One row per tensor, on the device of the first."""
-    return torch.stack([row.to(rows[0].device) for row in rows])
+def stack(lines: list[Tensor]) -> Tensor:
+    """One line per tensor, on the device of the first."""
+    return torch.stack([line.to(lines[0].device) for line in lines])
 
 
 def follow_parameter(mean: Tensor, param: Tensor, alive: Tensor | None) -> None:
@@ -148,26 +140,15 @@ def follow_parameter(mean: Tensor, param: Tensor, alive: Tensor | None) -> None:
     write(mean, torch.where(untouched, mean, param.to(mean.dtype)), alive)
 
 
-def is_rounded(stored: Tensor) -> bool:
-    """Whether this is state in bfloat16."""
-    return stored.dtype == torch.bfloat16
-
-
-def widened(dtype: torch.dtype, *stored: Tensor) -> tuple[Tensor, ...]:
-    """State in the mean's precision; itself where it already is."""
-    return tuple(x.to(dtype) for x in stored)
-
-
-def round_filter(new: Filter, like: Tensor, seed: int | Tensor, offset: int) -> Filter:
+def round_filter(new: Sequence[Tensor], row: Row) -> tuple[Tensor, ...]:
     """``a, b`` and the factor of P in bfloat16."""
-    entry = rounding.entries(like, offset)
-    a, b, P_aa, slope, rest = (rounding.round_randomly(x, rounding.draw(seed, entry, i)) for i, x in enumerate(new))
-    return a, b, P_aa, slope, rest
+    entry = rounding.entries(row.a, row.offset)
+    return tuple(rounding.round_randomly(x, rounding.draw(row.seed, entry, i)) for i, x in enumerate(new))
 
 
-def round_precision(new: Tensor, like: Tensor, seed: int | Tensor, offset: int) -> Tensor:
+def round_precision(new: Tensor, row: Row) -> Tensor:
     """The precision in bfloat16."""
-    return rounding.round_randomly(new, rounding.draw(seed, rounding.entries(like, offset), 5))
+    return rounding.round_randomly(new, rounding.draw(row.seed, rounding.entries(row.prec, row.offset), 5))
 
 
 def write(target: Tensor, value: Tensor, flag: Tensor | None) -> None:

@@ -1,7 +1,7 @@
 """The passes in C++ for CPU tensors: one call per pass for the whole list, no temporaries, see ``cpp/native.cpp``.
 
-The extension is optional: without a compiler at install the eager kernel serves. Tensors it cannot take (layouts that differ
-between a parameter, its gradient and its state, tensor subclasses) go to the eager kernel, in the same pass.
+The extension is optional: without a compiler at install the step falls back to the eager kernel. So do tensors that it cannot
+take (layouts that differ between a parameter, its gradient and its state, tensor subclasses), in the same pass.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import functools
 import importlib
 import warnings
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from arturo.core.trust_region import Scalar
 from arturo.kernels import eager
-from arturo.kernels.batch import Batch, largest_gradient
-from arturo.trust_region import Scalar
+from arturo.kernels.batch import Constants, Row, largest_gradient, runs
 
 OBSERVE, PROBE, MOVE = range(3)
+TENSORS = 9  # of a row with the filter's memory
 PLAIN = (Tensor, torch.nn.Parameter)  # a subclass may keep its numbers elsewhere than data_ptr says
 FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the order of FORMATS in cpp/native.cpp
     (torch.float32, torch.float32, torch.float32),
@@ -34,34 +36,26 @@ FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the o
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 
 
-class Constants(ctypes.Structure):
+DOUBLES = tuple(name for name in Constants._fields if name not in ("consistent", "averaging", "alive"))
+
+
+class NativeConstants(ctypes.Structure):
     """``struct Constants`` of ``cpp/chunk.h``, field by field."""
 
     _fields_ = [
-        *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),
-        *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit", "factor")),
+        *((name, ctypes.c_double) for name in (*DOUBLES, "s_w", "eta_w", "scale", "limit")),
         *((name, ctypes.c_int64) for name in ("has_floor", "consistent")),
     ]
 
 
 class Table(NamedTuple):
-    """Tensors of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+    """Tensors of one format as the C++ side sees them. Holds no references to them: it lives as long as the step."""
 
-    format: int
+    format: ctypes.c_int32
     tensors: int
-    sizes: array[int]
-    pointers: array[int]
-    first: array[int]
-    seeds: array[int]
-    offsets: array[int]
-    constants: Constants
-
-
-class Prepared(NamedTuple):
-    """The tables, and what the eager kernel takes instead."""
-
-    tables: list[Table]
-    rest: Batch | None
+    arrays: tuple[array[int], ...]  # sizes, pointers, first, seeds, offsets
+    addresses: list[ctypes.c_void_p]  # of these arrays
+    numbers: NativeConstants
 
 
 def _load() -> ctypes.CDLL | None:
@@ -90,106 +84,106 @@ def library() -> ctypes.CDLL:
 def say_once_that_it_is_missing() -> None:
     """A warning, once per process."""
     warnings.warn(
-        "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so the eager kernel serves: the same "
-        "steps, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for a kernel "
+        "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so steps fall back to the eager kernel: "
+        "the same, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for one "
         "made by torch.compile, or fused=False to do without this message",
         stacklevel=2,
     )
 
 
-def prepare(batch: Batch) -> Prepared:
-    """Sort the tensors by format and write down where they are."""
-    chosen: dict[int, list[int]] = {}
-    rest: list[int] = []
-    tensors = batch.columns[:9]
-    for i, row in enumerate(zip(*tensors, strict=True)):
-        found = _format(row)
-        if found is None:
-            rest.append(i)
-        else:
-            chosen.setdefault(found, []).append(i)
-    tables = [_table(found, batch.select(indices)) for found, indices in chosen.items()]
-    return Prepared(tables, eager.prepare(batch.select(rest)) if rest else None)
+class NativeSweep:
+    """The rows sorted by format; what C++ cannot take is the eager kernel's."""
+
+    def __init__(self, rows: Sequence[Row], k: Constants) -> None:
+        self.rows = rows
+        by_format: dict[int, list[tuple[Row, tuple[Tensor, ...]]]] = {}
+        rest: list[Row] = []
+        for run, tensors in runs(rows):
+            number = _format(run, tensors)
+            if number is None:
+                rest.append(run)
+            else:
+                by_format.setdefault(number, []).append((run, tensors))
+        self.tables = [_table(number, chosen, k) for number, chosen in by_format.items()]
+        self.rest = eager.EagerSweep(rest, k) if rest else None
+
+    def observe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        sums = [_call(table, OBSERVE, s_w, eta_w, 1.0) for table in self.tables]
+        return _joined(sums, None if self.rest is None else self.rest.observe(s_w, eta_w))
+
+    def probe(self, s_w: Scalar, eta_w: Scalar) -> Tensor:
+        sums = [_call(table, PROBE, s_w, eta_w, 1.0)[:, :3] for table in self.tables]
+        return _joined(sums, None if self.rest is None else self.rest.probe(s_w, eta_w))
+
+    def move(self, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
+        sums = [_call(table, MOVE, s_w, eta_w, factor)[:, 0] for table in self.tables]
+        return _joined(sums, None if self.rest is None else self.rest.move(s_w, eta_w, factor))
+
+    def count(self, eta: float) -> None:
+        """Two numbers for each parameter, for which two calls into torch are dear."""
+        steps, etas = [row.step for row in self.rows], [row.eta for row in self.rows]
+        if not (_are(torch.float32, steps) and _are(torch.float64, etas)):
+            eager.count(self.rows, eta)
+            return
+        pointers = array("Q", [x.data_ptr() for x in steps + etas])
+        address = ctypes.c_void_p(pointers.buffer_info()[0])
+        library().arturo_count(ctypes.c_int64(len(self.rows)), address, ctypes.c_double(eta))
 
 
-def observe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    rows = [_call(table, OBSERVE, s_w, eta_w, 1.0) for table in prepared.tables]
-    return _joined(rows, None if prepared.rest is None else eager.observe(prepared.rest, s_w, eta_w))
+def _are(dtype: torch.dtype, tensors: list[Tensor]) -> bool:
+    return all([x.dtype == dtype and type(x) in PLAIN for x in tensors])
 
 
-def probe(prepared: Prepared, s_w: Scalar, eta_w: Scalar) -> Tensor:
-    rows = [_call(table, PROBE, s_w, eta_w, 1.0)[:, :3] for table in prepared.tables]
-    return _joined(rows, None if prepared.rest is None else eager.probe(prepared.rest, s_w, eta_w))
+def _joined(sums: list[Tensor], others: Tensor | None) -> Tensor:
+    sums = sums if others is None else [*sums, others]
+    return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
-def move(prepared: Prepared, s_w: Scalar, eta_w: Scalar, scale: Scalar, moving: Tensor | None = None) -> Tensor:
-    rows = [_call(table, MOVE, s_w, eta_w, scale)[:, 0] for table in prepared.tables]
-    return _joined(rows, None if prepared.rest is None else eager.move(prepared.rest, s_w, eta_w, scale))
-
-
-def count(steps: list[Tensor], etas: list[Tensor], eta: float) -> None:
-    """One more step and this eta in every parameter's state: two numbers each, for which two torch calls are dear."""
-    expected = {torch.float32: steps, torch.float64: etas}
-    if _library is not None and all(x.dtype == dtype and type(x) in PLAIN for dtype, xs in expected.items() for x in xs):
-        pointers = array("Q", [x.data_ptr() for x in (*steps, *etas)])
-        _library.arturo_count(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]), ctypes.c_double(eta))
-    else:
-        torch._foreach_add_(steps, 1)
-        torch._foreach_zero_(etas)
-        torch._foreach_add_(etas, eta)
-
-
-def _joined(rows: list[Tensor], others: Tensor | None) -> Tensor:
-    rows = rows if others is None else [*rows, others]
-    return rows[0] if len(rows) == 1 else torch.cat(rows)
-
-
-def _format(row: tuple[Tensor, ...]) -> int | None:
-    """The row of :data:`FORMATS` that fits, if the nine tensors are dense and lie in memory alike."""
-    param, grad, mean, prec, a, b, P_aa, P_ab, P_bb = row
-    found = _FORMAT_OF.get((param.dtype, mean.dtype, prec.dtype))
-    if (
-        found is None
-        or grad.dtype != param.dtype
-        or not prec.dtype == a.dtype == b.dtype == P_aa.dtype == P_ab.dtype == P_bb.dtype
-    ):
+def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
+    """The line of :data:`FORMATS` that fits, if the row's tensors are dense and lie in memory alike."""
+    param, dtype, contiguous = row.param, row.prec.dtype, True
+    for x in tensors:
+        if type(x) not in PLAIN:
+            return None
+        contiguous = contiguous and x.is_contiguous()
+    for x in row.memory:
+        if x.dtype != dtype:
+            return None
+    if row.grad.dtype != param.dtype or not row.a.dtype == row.b.dtype == dtype:
         return None
-    if not all(type(x) in PLAIN for x in row):
-        return None
-    if all(x.is_contiguous() for x in row):
-        return found
-    strides = param.stride()
-    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
-    return found if dense and all(x.stride() == strides for x in row) else None
+    if not contiguous:
+        dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+        if not (dense and all(x.stride() == param.stride() for x in tensors)):
+            return None
+    return _FORMAT_OF.get((param.dtype, row.mean.dtype, dtype))
 
 
-def _table(found: int, batch: Batch) -> Table:
-    k, dtype = batch.constants, batch.mean[0].dtype
-    constants = Constants(
-        q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
-        limit=largest_gradient(dtype, k.factor), factor=k.factor, floor=k.floor or 0.0, has_floor=k.floor is not None,
-        consistent=k.consistent,
-    )  # fmt: skip
-    rows = zip(*batch.columns[:9], strict=True)
-    return Table(
-        found,
-        len(batch.mean),
-        sizes=array("q", [x.numel() for x in batch.mean]),
-        pointers=array("Q", [x.data_ptr() for row in rows for x in row]),
-        first=array("B", batch.first),
-        seeds=array("I", batch.seed),
-        offsets=array("q", batch.offset),
-        constants=constants,
+def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constants) -> Table:
+    rows = [row for row, _ in chosen]
+    numbers = NativeConstants(*[getattr(k, name) or 0.0 for name in DOUBLES])
+    numbers.limit = largest_gradient(rows[0].mean.dtype, k.factor)
+    numbers.has_floor, numbers.consistent = k.floor is not None, k.consistent
+    pointers: list[int] = []
+    for _, tensors in chosen:
+        own = [x.data_ptr() for x in tensors]
+        pointers += own + own[-1:] * (TENSORS - len(own))  # probe and move do not read what the filter alone has
+    arrays = (
+        array("q", [row.mean.numel() for row in rows]),
+        array("Q", pointers),
+        array("B", [row.first for row in rows]),
+        array("I", [row.seed for row in rows]),
+        array("q", [row.starts[0] for row in rows]),
     )
+    addresses = [ctypes.c_void_p(x.buffer_info()[0]) for x in arrays]
+    return Table(ctypes.c_int32(number), len(rows), arrays, addresses, numbers)
 
 
-def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, scale: Scalar) -> Tensor:
-    constants = table.constants
-    constants.s_w, constants.eta_w, constants.scale = s_w, eta_w, scale
+def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
+    numbers = table.numbers
+    numbers.s_w, numbers.eta_w, numbers.scale = s_w, eta_w, factor
     sums = torch.empty(table.tensors, 4, dtype=torch.float64)
-    addresses = (ctypes.c_void_p(x.buffer_info()[0]) for x in table[2:7])
     library().arturo_pass(
-        ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *addresses,
-        ctypes.byref(constants), ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
+        table.format, ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *table.addresses, ctypes.byref(numbers),
+        ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
     )  # fmt: skip
     return sums

@@ -8,5 +8,26 @@
 All but the filter keep averages (:mod:`arturo.surrogates.averages`) and go through memory once more in each step.
 """
 
-SURROGATES = ("kalman", "adam", "hessian", "ggn", "hutchinson")
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arturo.surrogates.adam_moments import MOMENTS
+from arturo.surrogates.diag_hessian import DIAGONAL
+from arturo.surrogates.kalman import FACTORED, KALMAN
+from arturo.surrogates.surrogate import Surrogate
+
+__all__ = ["BY_NAME", "FORMS", "FUNCTION", "SURROGATES", "Surrogate", "form_of"]
+
 FUNCTION = "function"  # what a parameter group says of a function that gives the diagonal: groups hold plain data only
+BY_NAME = {"kalman": KALMAN, "adam": MOMENTS, "hessian": DIAGONAL, "ggn": DIAGONAL, "hutchinson": DIAGONAL, FUNCTION: DIAGONAL}
+SURROGATES = tuple(name for name in BY_NAME if name != FUNCTION)
+FORMS = (KALMAN, FACTORED, MOMENTS)  # one for each set of buffers; FACTORED is the filter's with state in bfloat16
+
+
+def form_of(state: Mapping[str, Any]) -> Surrogate:
+    """The form of a parameter's state: its keys tell."""
+    if MOMENTS.buffers[-1] in state:
+        return MOMENTS
+    return FACTORED if FACTORED.buffers[-1] in state else KALMAN

@@ -11,9 +11,12 @@ what the ablation is about.)
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from arturo.surrogates.averages import averaged
+from arturo.surrogates.averages import averaged, intercept, no_average
+from arturo.surrogates.surrogate import Observation, Surrogate, Tensors
 
 
 def moments_update(a: Tensor, grad_avg: Tensor, g: Tensor, seen: Tensor, w_g: Tensor, w_h: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,3 +29,13 @@ def moments_update(a: Tensor, grad_avg: Tensor, g: Tensor, seen: Tensor, w_g: Te
         (tensor([3.]), tensor([-1.]))
     """
     return averaged(a.square(), g.square(), seen, w_h).sqrt(), averaged(grad_avg, g, seen, w_g)
+
+
+def _observe(a: Tensor, b: Tensor, memory: Tensors, at: Observation, k: Any) -> Tensors:
+    (grad_avg,) = memory
+    assert at.weights is not None
+    a, grad_avg = moments_update(a, grad_avg, at.g, at.seen, *at.weights)
+    return a, intercept(a, grad_avg, at.m), grad_avg
+
+
+MOMENTS = Surrogate(("grad_avg",), no_average, _observe, keeps_averages=True)

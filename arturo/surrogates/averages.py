@@ -11,6 +11,8 @@ so that :math:`\hat x_1 = y_1`, whatever it was before. An entry that is missing
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,3 +52,8 @@ def intercept(a: Tensor, grad_avg: Tensor, m: Tensor) -> Tensor:
         tensor([-5.])
     """
     return grad_avg - a * m
+
+
+def no_average(group: Mapping[str, Any]) -> tuple[float]:
+    """``grad_avg`` before the first step: of no consequence, since the first observation has the weight 1."""
+    return (0.0,)

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels import rounding
-from arturo.state import buffer_dtype
-from arturo.step import Slot
+from arturo.core import rounding
 from arturo.surrogates import FUNCTION
 from arturo.surrogates.hutchinson import estimated_diagonal, hessian_product, signs
 
@@ -19,44 +17,51 @@ ATTRIBUTES = {"hessian": ("diag_h", "DiagHessian"), "ggn": ("diag_ggn_exact", "D
 WITH_DIAGONAL = (*ATTRIBUTES, "hutchinson", FUNCTION)
 
 
-def attach(slots: list[Slot], functions: Mapping[int, Diagonal]) -> None:
-    """Put the diagonal in its place in every slot that wants one: that of ``P_ab``, see :class:`arturo.kernels.batch.Batch`.
+def gather(
+    groups: Sequence[Mapping[str, Any]], state: Mapping[Tensor, Any], functions: Mapping[int, Diagonal], sharded: bool
+) -> dict[Tensor, Tensor]:
+    """The diagonals that this step observes, by parameter: of each one with a gradient, in a group that asks for one.
 
     Args:
-        slots: one for each parameter group, before their tensors are made vectors.
-        functions: by the group's index.
+        groups: the optimizer's.
+        state: the optimizer's; every parameter with a gradient has some.
+        functions: those passed as surrogate, by the group's index.
+        sharded: whether there are DTensors.
     """
-    wanting = [(i, s) for i, s in enumerate(slots) if s.group["surrogate"] in WITH_DIAGONAL and s.param and not _still(s.group)]
-    if not wanting:
-        return
+    numbered = enumerate(p for group in groups for p in group["params"])
+    number = {p: i for i, p in numbered if p.grad is not None}
+    asking = [(i, group) for i, group in enumerate(groups) if group["surrogate"] in WITH_DIAGONAL and not _still(group)]
+    members = {i: [p for p in group["params"] if p.grad is not None] for i, group in asking}
+    asking = [(i, group) for i, group in asking if members[i]]
+    if not asking:
+        return {}
+    name = asking[0][1]["surrogate"]
     if torch.compiler.is_compiling():
         raise RuntimeError(
-            f"surrogate={wanting[0][1].group['surrogate']!r} cannot be compiled: its diagonal comes from outside the step. "
+            f"surrogate={name!r} cannot be compiled: its diagonal comes from outside the step. "
             "Call optimizer.step() outside torch.compile, or use surrogate='kalman' or 'adam'"
         )
-    if any(slot.piece for _, slot in wanting):
+    if sharded:
         raise RuntimeError(
-            f"surrogate={wanting[0][1].group['surrogate']!r} does not support sharded parameters (DTensor): no diagonal is "
+            f"surrogate={name!r} does not support sharded parameters (DTensor): no diagonal is "
             "known for a shard alone. Use surrogate='kalman' or 'adam'"
         )
-    for i, slot in wanting:
-        name = slot.group["surrogate"]
+    diagonals: dict[Tensor, Tensor] = {}
+    estimated: list[Tensor] = []
+    for i, group in asking:
+        name, params = group["surrogate"], members[i]
         if name in ATTRIBUTES:
-            _set(slot, left_by_backpack(slot.param, name), f"p.{ATTRIBUTES[name][0]}")
+            diagonals.update(_matched(params, left_by_backpack(params, name), f"p.{ATTRIBUTES[name][0]}"))
         elif name == FUNCTION:
             with torch.enable_grad():
-                _set(slot, _listed(functions[i](list(slot.param))), "the function passed as surrogate")
-    estimated = [slot for _, slot in wanting if slot.group["surrogate"] == "hutchinson"]
+                diagonals.update(_matched(params, _listed(functions[i](list(params))), "the function passed as surrogate"))
+        else:
+            estimated += params
     if estimated:  # one product for all groups: splitting parameters into groups changes nothing
-        z = [
-            signs(p.detach(), rounding.seed(step.to(torch.int64), number))
-            for slot in estimated
-            for p, step, number in zip(slot.param, slot.step, slot.number, strict=True)
-        ]
-        params, grads = [p for slot in estimated for p in slot.param], [g for slot in estimated for g in slot.grad]
-        found = map(estimated_diagonal, z, hessian_product(params, grads, z))
-        for slot in estimated:
-            _set(slot, [next(found) for _ in slot.param], "Hutchinson's estimate")
+        z = [signs(p.detach(), rounding.seed(state[p]["step"].to(torch.int64), number[p])) for p in estimated]
+        products = hessian_product(estimated, [p.grad for p in estimated], z)  # type: ignore[misc]
+        diagonals.update(_matched(estimated, list(map(estimated_diagonal, z, products)), "Hutchinson's estimate"))
+    return diagonals
 
 
 def left_by_backpack(params: Sequence[Any], name: str) -> list[Tensor]:
@@ -73,25 +78,24 @@ def left_by_backpack(params: Sequence[Any], name: str) -> list[Tensor]:
     return [getattr(p, attribute) for p in params]
 
 
-def _listed(given: Any) -> list[Tensor]:
-    several = isinstance(given, Iterable) and not isinstance(given, (Tensor, Mapping))
-    found = list(given) if several else []
-    wrong = [type(h).__name__ for h in found if not isinstance(h, Tensor)]
+def _listed(returned: Any) -> list[Tensor]:
+    several = isinstance(returned, Iterable) and not isinstance(returned, (Tensor, Mapping))
+    diagonals = list(returned) if several else []
+    wrong = [type(h).__name__ for h in diagonals if not isinstance(h, Tensor)]
     if wrong or not several:
-        got = f"{type(given).__name__} with a {wrong[0]} in it" if wrong else type(given).__name__
+        got = f"{type(returned).__name__} with a {wrong[0]} in it" if wrong else type(returned).__name__
         raise TypeError(f"the function passed as surrogate must return a list of tensors, one for each parameter, got {got}")
-    return found
+    return diagonals
 
 
-def _set(slot: Slot, diagonals: Sequence[Tensor], source: str) -> None:
-    if len(diagonals) != len(slot.param):
-        raise ValueError(f"{source} gave {len(diagonals)} diagonals for {len(slot.param)} parameters")
-    for i, (p, h) in enumerate(zip(slot.param, diagonals, strict=True)):
+def _matched(params: Sequence[Tensor], diagonals: Sequence[Tensor], source: str) -> dict[Tensor, Tensor]:
+    """By parameter; each must fit its own."""
+    if len(diagonals) != len(params):
+        raise ValueError(f"{source} gave {len(diagonals)} diagonals for {len(params)} parameters")
+    for p, h in zip(params, diagonals, strict=True):
         if h.shape != p.shape:
             raise ValueError(f"{source} gave a diagonal of shape {tuple(h.shape)} for a parameter of shape {tuple(p.shape)}")
-        h = h.detach()
-        real = torch.view_as_real(h.resolve_conj()) if h.is_complex() else h
-        slot.P_ab[i] = slot.P_bb[i] = real.to(dtype=buffer_dtype(p), device=p.device)
+    return {p: h.detach() for p, h in zip(params, diagonals, strict=True)}
 
 
 def _still(group: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels import rounding
+from arturo.core import rounding
 
 STREAM = 0x9E3779B9  # keeps these bits apart from those of the rounding
 

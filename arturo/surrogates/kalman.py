@@ -9,10 +9,15 @@ At a constant mean nothing is seen along (1, -m): there P grows like q t, withou
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from arturo.trust_region import Scalar
+from arturo.core.trust_region import Scalar
+from arturo.surrogates.surrogate import Observation, Surrogate, Tensors
 
 
 def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: Scalar, consistent: bool) -> Tensor:
@@ -107,3 +112,25 @@ def _correct(
     K_a, K_b = h * inverse_v, (P_bb + m * P_ab) * inverse_v
     error = torch.where(seen, g - (a * m + b), torch.zeros_like(g))
     return a + K_a * error, b + K_b * error, inverse_v
+
+
+def _initial(group: Mapping[str, Any]) -> tuple[float, float, float]:
+    """P_0 times the unit matrix; where none is given, about where the intercept's variance settles."""
+    P_0, q, r = group["initial_filter_variance"], group["drift"], group["noise"]
+    if P_0 is None:
+        P_0 = math.sqrt(q * r) if q > 0 else r
+    return P_0, 0.0, P_0
+
+
+def _observe(update: Callable[..., Tensors]) -> Callable[[Tensor, Tensor, Tensors, Observation, Any], Tensors]:
+    def observe(a: Tensor, b: Tensor, P: Tensors, at: Observation, k: Any) -> Tensors:
+        if at.first is not False:
+            b_0 = first_intercept(at.g, at.seen, at.m, k.a_0, k.consistent)
+            b = b_0 if at.first is True else torch.where(at.first, b_0, b)
+        return update(a, b, *P, at.g, at.seen, at.m, k.q, k.r)
+
+    return observe
+
+
+KALMAN = Surrogate(("P_aa", "P_ab", "P_bb"), _initial, _observe(filter_update), keeps_averages=False)
+FACTORED = Surrogate(("P_aa", "P_slope", "P_rest"), _initial, _observe(factored_update), keeps_averages=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from arturo_lab.commands.many import RunSet, prepare, shown, train_many
-from arturo_lab.commands.options import DataSource, Goal, PoolSize
+from arturo_lab.commands.options import DataSource, Goal, LogTo, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
@@ -22,6 +22,7 @@ from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training import loggers
 
 DESCRIPTION = (
     "Train several optimizers on the same seeds: same start, same batches, same dropout masks. Runs are the folders of "
@@ -51,12 +52,14 @@ class Options:
         (), "arguments of an optimizer, e.g. sgd.nesterov=true adamw.betas=0.9,0.99", metavar="OPTIMIZER.NAME=VALUE"
     )
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
-    data: DataSource = group(DataSource, "data")
+    data: DataSource = group(DataSource, "data and records")
+    logging: LogTo = group(LogTo, "")
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     options.goal.check_target(any(TASKS[task].metric.percent for task in options.tasks))
+    loggers.check(options.logging.log)
     configs = plan(
         options.tasks,
         options.optimizers,
@@ -69,7 +72,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     costs = prepare([runs], options.planning, options.data, console)
     if costs is None:
         return 0
-    code = train_many(runs, costs, options.data, argv, console)
+    code = train_many(runs, costs, options.data, argv, console, loggers.chosen(options.logging.log, options.out))
     if code > 1:  # interrupted: there is more to come
         return code
     records, problems = read_all(configs, options.out)

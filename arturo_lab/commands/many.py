@@ -6,11 +6,12 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from rich.console import Console
 from rich.status import Status
 
@@ -19,7 +20,7 @@ from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
 from arturo_lab.data.examples import Examples
 from arturo_lab.data.loading import Source
-from arturo_lab.errors import ConfigError
+from arturo_lab.errors import ConfigError, DataNotFound
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.pool.cost import Cost, Kind, costs_of, kind_of
 from arturo_lab.pool.overview import Overview
@@ -27,8 +28,11 @@ from arturo_lab.pool.status import OVER, RunStatus, status_of
 from arturo_lab.pool.workers import threads_of_each, train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.provenance import code, differences
+from arturo_lab.runs.run import RunFolder, recorded, set_aside
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
+from arturo_lab.training.loggers import Logging
 from arturo_lab.training.train import available
 
 Extra = Callable[[Mapping[Kind, Cost]], float]
@@ -80,6 +84,7 @@ def prepare(
     costs: dict[Kind, Cost] = {}
     groups: list[PlannedRuns] = []
     for each in sets:
+        check_provenance(each, planning, source, data, console)
         missing = each.missing()
         for name in dict.fromkeys(TASKS[status.config.task].data for status in missing):
             if name not in data:
@@ -103,6 +108,33 @@ def prepare(
     return costs if plan.approved(planning, console) else None
 
 
+def check_provenance(
+    runs: RunSet, planning: Planning, source: DataSource, data: dict[Source, Examples], console: Console
+) -> None:
+    """Set aside what was made with other code, data or threads, and say so; with ``--reuse`` keep it."""
+    known = {config: recorded(runs.out / config.folder) for config in runs.configs}
+    jobs = runs.size.jobs or 1
+    stale: dict[str, list[RunConfig]] = {}
+    for config in (config for config, made in known.items() if made):
+        task = TASKS[config.task]
+        if task.data not in data:
+            with suppress(DataNotFound):  # the runs are there, and the data need not be
+                data[task.data] = provide(task.data, source, console)
+        digest = data[task.data].digest if task.data in data else None
+        threads = config.machine.threads or task.threads or threads_of_each(jobs) or torch.get_num_threads()
+        now = {**code(config), "data": digest, "threads": None if runs.size.ray else threads}
+        if changed := differences(known[config], now):
+            stale.setdefault(f"{config.task}, {OPTIMIZERS[config.optimizer].label}: {'; '.join(changed)}", []).append(config)
+            folder = RunFolder(runs.out / config.folder, config)
+            if planning.reuse and not (folder.path / "result.json").exists():
+                folder.accept({**known[config], **{key: value for key, value in now.items() if value is not None}})
+            elif not planning.reuse and not planning.plan:
+                set_aside(folder.path)
+    what = "reused all the same" if planning.reuse else "trained again; --reuse would keep the old ones"
+    for reason, configs in stale.items():
+        console.print(f"{count(len(configs), 'run')} of {reason}; {what}", soft_wrap=True, highlight=False, style="bold")
+
+
 def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: int) -> list[PlannedRuns]:
     """The runs of each kind, and what is left of them."""
     result = []
@@ -114,7 +146,14 @@ def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: in
     return result[::-1]
 
 
-def train_many(runs: RunSet, costs: Mapping[Kind, Cost], source: DataSource, argv: Sequence[str], console: Console) -> int:
+def train_many(
+    runs: RunSet,
+    costs: Mapping[Kind, Cost],
+    source: DataSource,
+    argv: Sequence[str],
+    console: Console,
+    log: Logging | None = None,
+) -> int:
     """Train what is not finished yet, with the overview on; :func:`prepare` has said how much that is.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
@@ -130,7 +169,7 @@ def train_many(runs: RunSet, costs: Mapping[Kind, Cost], source: DataSource, arg
         Overview(runs.configs, pool.jobs, console, seconds) as overview,
     ):
         last = pool.train_all(
-            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop
+            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop, log=log
         )
     failed = [status for status in last if status.state == "failed"]
     for status in failed:

@@ -41,6 +41,13 @@ class PoolSize:
 
 
 @dataclass(frozen=True)
+class LogTo:
+    """Other people's dashboards."""
+
+    log: tuple[str, ...] = option((), "also log to tensorboard, wandb or mlflow, below OUT (docs/logging.md)", metavar="NAME")
+
+
+@dataclass(frozen=True)
 class Against:
     """What everything is compared with."""
 

@@ -26,6 +26,7 @@ class Planning:
 
     plan: bool = option(False, "only show the runs, the time they will take and the disk space they need")
     yes: bool = option(False, "start without asking, however long it takes")
+    reuse: bool = option(False, "use runs although their code, data or threads have changed, instead of training them again")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def run_sets(artefacts: Mapping[str, Sequence[RunConfig]], out: Path, size: Pool
     for name, configs in artefacts.items():
         if ARTEFACTS[name].drawn:
             continue
-        folders.setdefault(ARTEFACTS[name].folder, {}).update({f"{config.task}/{config.name}": config for config in configs})
+        folders.setdefault(ARTEFACTS[name].folder, {}).update({str(config.folder): config for config in configs})
     alone = replace(size, jobs=1)  # they would slow each other down
     return [RunSet(list(runs.values()), out / folder, alone if folder else size) for folder, runs in folders.items()]
 

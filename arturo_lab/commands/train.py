@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from rich.console import Console
 
 from arturo_lab.commands.fetch import provide
-from arturo_lab.commands.options import DataSource
+from arturo_lab.commands.options import DataSource, LogTo
 from arturo_lab.data import loading
 from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, LabError, RunError
@@ -23,14 +22,15 @@ from arturo_lab.optimizers import settings
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
-from arturo_lab.runs.run import RunFolder, open_run
+from arturo_lab.runs.provenance import differences, made_with
+from arturo_lab.runs.run import RunFolder, made_otherwise, open_run
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training import loggers, parallel
 from arturo_lab.training.display import TrainingDisplay
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics
 from arturo_lab.training.interrupt import interruptible
-from arturo_lab.training.loggers import LOGGERS, Logger
+from arturo_lab.training.loggers import Logger, Logging
 from arturo_lab.training.parallel import Processes
 from arturo_lab.training.train import available, train
 
@@ -53,17 +53,18 @@ class Options:
     config: Path | None = option(None, "what `arturo tune` wrote; options on the command line override it", metavar="FILE")
     seed: int = option(0, "of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
     resume: bool = option(False, "resume an interrupted run from its last checkpoint")
+    reuse: bool = option(False, "take a run as it is although its code, data or threads have changed")
     out: Path = option(Path("runs"), "folder for run folders", metavar="DIR")
     share: Share = group(Share, "the task")
     set: tuple[str, ...] = option(
         (), "arguments of the optimizer, e.g. lr=0.1 nesterov=true betas=0.9,0.99 kl_bound=none", metavar="NAME=VALUE"
     )
     machine: Machine = group(Machine, "the machine")
-    data: DataSource = group(DataSource, "data")
+    data: DataSource = group(DataSource, "data and records")
     checkpoint_seconds: float | None = option(
         None, "also save a checkpoint every T seconds (default: after epochs only)", metavar="T"
     )
-    log: tuple[str, ...] = option((), f"also log to {', '.join(LOGGERS)}", metavar="NAME")
+    logging: LogTo = group(LogTo, "")
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
@@ -81,20 +82,20 @@ def run(options: Options, argv: Sequence[str]) -> int:
     )
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
         raise ConfigError(f"checkpoint-seconds: must be a number > 0, got {options.checkpoint_seconds}")
-    loggers.check(options.log)
+    loggers.check(options.logging.log)
     parallel.check(config.machine.parallel)
     with parallel.joined(config.machine.parallel, torch.device(config.machine.device)) as processes:
         if not processes.first:
             return follow(config, options, processes)
-        told: list[bool] = []
+        announced: list[bool] = []
 
         def tell(go: bool) -> None:
-            told.append(processes.share(go))
+            announced.append(processes.share(go))
 
         try:
             return lead(config, options, argv, processes, tell)
         except LabError:
-            if not told:
+            if not announced:
                 tell(False)
             raise
 
@@ -117,6 +118,13 @@ def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Pr
     loaded = provide(TASKS[config.task].data, options.data, console)
 
     with interruptible() as stop, open_run(options.out, config, options.checkpoint_seconds) as folder:
+        threads = config.machine.threads or TASKS[config.task].threads or torch.get_num_threads()
+        now = made_with(config, loaded.digest, threads)
+        if (folder.result is not None or folder.started) and (changed := differences(folder.made_with, now)):
+            if not options.reuse:
+                raise RunError(made_otherwise(folder.path, changed))
+            if folder.result is None:
+                folder.accept(now)
         if folder.result is not None:
             tell(False)
             console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
@@ -131,7 +139,7 @@ def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Pr
             say_nothing_to_resume(folder, console)
         try:
             tell(True)
-            status = watched(config, loaded, folder, options.log, stop, console, processes)
+            status = watched(config, loaded, folder, Logging(options.logging.log, options.out), stop, console, processes)
         except KeyboardInterrupt:
             program = ["arturo"] if processes.world == 1 else ["torchrun", "...", "-m", "arturo_lab"]
             command = shlex.join([*program, *argv, *([] if options.resume else ["--resume"])])
@@ -147,7 +155,7 @@ def watched(
     config: RunConfig,
     loaded: Examples,
     folder: RunFolder,
-    log: Sequence[str],
+    log: Logging,
     stop: Any,
     console: Console,
     processes: Processes,
@@ -156,14 +164,8 @@ def watched(
     done = folder.epochs_done if folder.started else 0
     if done:
         console.print(f"resumes after epoch {done}")
-    status = "interrupted"
-    with ExitStack() as stack:
-        display = stack.enter_context(TrainingDisplay(config, console, done))
-        watching: list[TrainingDisplay | Logger] = [display]
-        for name in dict.fromkeys(log):
-            logger = LOGGERS[name](folder)
-            stack.callback(lambda logger=logger: logger.close(status))  # type: ignore[misc]
-            watching.append(logger)
+    with TrainingDisplay(config, console, done) as display, log.of(folder) as logged:
+        watching: list[TrainingDisplay | Logger] = [display, *logged]
 
         def on_step(metrics: StepMetrics) -> None:
             for watcher in watching:
@@ -174,9 +176,8 @@ def watched(
                 watcher.on_epoch(metrics)
 
         train(config, loaded, on_epoch, on_step, run=folder, stop=stop, processes=processes)
-        assert folder.result is not None
-        status = str(folder.result["status"])
-    return status
+    assert folder.result is not None
+    return str(folder.result["status"])
 
 
 def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:

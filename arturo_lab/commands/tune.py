@@ -18,7 +18,7 @@ from rich.console import Console
 
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.many import open_pool, shown
-from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.options import DataSource, LogTo, PoolSize
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
 from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError
@@ -26,14 +26,16 @@ from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import write_config_file
 from arturo_lab.paper.scales import SCALES
-from arturo_lab.pool.cost import costs_of
+from arturo_lab.pool.cost import costs_of, kind_of
 from arturo_lab.pool.workers import threads_of_each
 from arturo_lab.references import folder_name
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training import loggers
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
+from arturo_lab.tuning.outcome import read_rows
 from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
 
 if TYPE_CHECKING:
@@ -121,7 +123,8 @@ class Options:
     share: Share = group(Share, "the task", leave_out=("fold",))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     pool: PoolSize = group(PoolSize, "")
-    data: DataSource = group(DataSource, "data")
+    data: DataSource = group(DataSource, "data and records")
+    logging: LogTo = group(LogTo, "")
     planning: Planning = group(Planning, "")
     study: StudyOptions = group(StudyOptions, "the study")
 
@@ -136,6 +139,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     from arturo_lab.tuning.result import check_out
 
+    loggers.check(options.logging.log)
     studies = searches(options)
     file = options.file
     folder = file.with_suffix("")
@@ -155,7 +159,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     from arturo_lab.tuning.trial import training
 
     with interruptible() as stop, open_pool(options.pool, studies[0].configs({}, fold=1)) as pool:
-        trainer = training(None if alone else pool.train_all, pool.jobs, options.data.data_dir, stop)
+        log = loggers.chosen(options.logging.log, folder)
+        trainer = training(None if alone else pool.train_all, pool.jobs, options.data.data_dir, stop, log)
         try:
             rows = search_all(options, studies, url, trainer, pool.jobs, console)
             if not options.study.worker:
@@ -168,16 +173,18 @@ def run(options: Options, argv: Sequence[str]) -> int:
 
 def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
     """What the search takes at most; a study that is resumed or that gives configurations up early takes less."""
-    search, effort = studies[0], options.effort
+    search, effort, folder = studies[0], options.effort, options.file.with_suffix("")
     judged, tested = search.config({}, 0, f"1/{search.folds}"), search.config({}, 0, fold=None)
-    jobs = options.pool.jobs or 1
-    measure = {} if options.pool.ray is not None else {TASKS[options.task].data: data}
-    costs = costs_of([judged], options.file.with_suffix("") / "scratch", measure, threads_of_each(jobs))
-    runs = len(studies) * effort.trial_count * search.folds * search.seeds
-    longer = tested.steps_per_epoch / judged.steps_per_epoch  # a test trains on all images
+    jobs, rows = options.pool.jobs or 1, folder / "trials.jsonl"  # what an earlier command finished
+    trials = max(len(studies) * effort.trial_count - (len(read_rows(rows)) if rows.exists() else 0), 0)
+    runs, tests = trials * search.folds * search.seeds, effort.test_seeds if trials else 0
+    measure = {TASKS[options.task].data: data} if runs and options.pool.ray is None else {}
+    costs = costs_of([judged], folder / "scratch", measure, threads_of_each(jobs))
+    if judged_cost := costs.get(kind_of(judged)):  # a test trains on all images; it is not measured on test images
+        costs[kind_of(tested)] = judged_cost.longer(tested.steps_per_epoch / judged.steps_per_epoch)
     groups = [
         PlannedRuns(judged, runs, runs * judged.epochs, kept=jobs, jobs=jobs),
-        PlannedRuns(tested, effort.test_seeds, effort.test_seeds * tested.epochs * longer, effort.test_seeds, jobs),
+        PlannedRuns(tested, tests, tests * tested.epochs, kept=tests, jobs=jobs),
     ]
     return Plan(groups, costs, options.file.parent, at_most=True)
 

@@ -1,10 +1,10 @@
-"""Many trainings on a Ray cluster: the runs, status and numbers of :func:`arturo_lab.pool.workers.train_all`.
+"""Many trainings on a Ray cluster: the runs, statuses and numbers of :func:`arturo_lab.pool.workers.train_all`.
 
-A run is a Ray task. On a node that sees our run folders (this machine, or a file system that the nodes share) it trains in the
-run's own folder. On one that does not it trains in a folder there, which begins as a copy of ours, and sends its files back
-with every checkpoint. Either way a run whose worker or node dies goes on from its last checkpoint on another one.
+A run is one remote call. It trains in its run folder, which must be on storage that all nodes share (as Ray itself asks for
+since 2.7), so everything else goes through files: how far the run is, its checkpoints, and whether to stop. A run whose worker
+or node dies is resumed from its last checkpoint by another one.
 
-Nodes need arturo and Ray in the same versions as here. Data comes from here.
+Nodes need arturo and Ray in the same versions as here. Data is read here and handed over by Ray.
 """
 
 from __future__ import annotations
@@ -14,34 +14,36 @@ import math
 import os
 import signal
 import socket
-import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray import ObjectRef
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import arturo
 from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
 from arturo_lab.errors import ConfigError, RunError
-from arturo_lab.pool.node import FILES, Files, Order, read_files, train_there
-from arturo_lab.pool.status import RunQueue, RunStatus, failed
-from arturo_lab.pool.workers import CHECKPOINT_SECONDS
-from arturo_lab.runs import atomic
+from arturo_lab.pool.control import Control, control_folder
+from arturo_lab.pool.status import RunQueue, RunStatus, failed, status_of
+from arturo_lab.pool.workers import CHECKPOINT_SECONDS, train_one
 from arturo_lab.runs.config import RunConfig
-from arturo_lab.runs.lock import Locked, locked
+from arturo_lab.runs.lock import Locked
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import SIGNALS
+from arturo_lab.training.loggers import Logging
 
 ATTEMPTS = 5  # for each run; nodes come and go
-LOOK_EVERY = 0.2  # seconds between two looks at what the nodes say
-LOCK_SECONDS = 60.0  # a process of a node that is given up may hold its run's folder so long
+LOOK_SECONDS = 0.2  # between two looks at what runs
+LOCK_SECONDS = 60.0  # a process of a node that is considered dead may hold its run's folder so long
 
 NO_CLUSTER = (
     "ray: no cluster at {} ({}); `ray start --head` makes this machine one, and its output has the command for further nodes"
@@ -104,18 +106,10 @@ def demand(config: RunConfig) -> dict[str, float]:
 
 
 @dataclass
-class Attempt:
-    """A run that is on its way."""
-
-    config: RunConfig
-    number: int  # which one it is of all; what an earlier one still says is not heard
-
-
-@dataclass
 class Cluster:
     """A Ray cluster that this process is connected to. Made by :func:`connected`."""
 
-    loaded: dict[loading.Source, ObjectRef[Any]] = field(default_factory=dict)  # data sets by name, in Ray's memory
+    loaded: dict[loading.Source, ObjectRef[Any]] = field(default_factory=dict)  # data sets in Ray's memory
 
     def capacity(self, configs: Sequence[RunConfig]) -> int:
         """How many of these runs have room at the same time. An error if one of them never has."""
@@ -139,150 +133,133 @@ class Cluster:
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
         on_status: Callable[[RunStatus], None] = lambda status: None,
         stop: Callable[[], bool] = lambda: False,
-        shared: bool | None = None,
+        log: Logging | None = None,
     ) -> list[RunStatus]:
         """Like :func:`arturo_lab.pool.workers.train_all`, with the nodes' processes instead of ours.
 
         Args:
             jobs: at most so many at once; None leaves that to Ray.
-            shared: whether nodes see our folders; None: each node looks.
         """
         queue = RunQueue(configs, out, ATTEMPTS, on_status)
-        waiting = queue.waiting
-        if not waiting:
+        if not queue.waiting:
             return queue.last()
-        self.capacity(list(waiting))
-        running: dict[ObjectRef[Any], Attempt] = {}
-        stopping, submitted = False, 0
-        mailbox = start_mailbox()
-        with visible_token(out, shared) as token:
-            while waiting or running:
+        self.capacity(list(queue.waiting))
+        running: dict[ObjectRef[Any], RunConfig] = {}
+        progress = Progress(out, queue)
+        stopping = False
+        with control_folder(out) as control:
+            while queue.waiting or running:
                 if stop() and not stopping:
                     stopping = True
-                    waiting.clear()
-                    ray.get(mailbox.stop.remote())
-                    for ref, attempt in running.items():
-                        if queue.latest[attempt.config].state == "waiting":
+                    queue.waiting.clear()
+                    control.stop()
+                    for ref, config in running.items():
+                        if not control.has_begun(config.name):  # perhaps no node has room for it
                             ray.cancel(ref)
-                while waiting and len(running) < (jobs or len(configs)):
+                while queue.waiting and len(running) < (jobs or len(configs)):
                     config = queue.take()
-                    submitted += 1
+                    progress.begin(config)
                     again = queue.attempts[config] > 1
-                    ref = self.submit(config, out, token, data_dir, checkpoint_seconds, submitted, again, mailbox)
-                    running[ref] = Attempt(config, submitted)
-
-                for number, letter in ray.get(mailbox.collect.remote()):
-                    for ref in [ref for ref, attempt in running.items() if attempt.number == number]:
-                        try:
-                            receive(letter, running[ref].config, out, queue.update)
-                        except RunError as error:  # its files cannot be written
-                            queue.update(failed(running.pop(ref).config, error))
-                            ray.cancel(ref, force=True)
-                for ref in ray.wait(list(running), timeout=LOOK_EVERY)[0] if running else []:
-                    config = running.pop(ref).config
+                    ref = self.submit(config, out.resolve(), control, data_dir, checkpoint_seconds, again, log)
+                    running[ref] = config
+                progress.look(running.values())
+                for ref in ray.wait(list(running), timeout=LOOK_SECONDS)[0] if running else []:
+                    config = running.pop(ref)
                     try:
-                        status, files = ray.get(ref)
-                        receive(files, config, out, queue.update)
-                        queue.update(status)
-                    except TaskCancelledError:
-                        pass  # it had not begun
-                    except (RunError, RayTaskError) as error:
+                        queue.update(ray.get(ref))
+                    except TaskCancelledError:  # before it began
+                        pass
+                    except RayTaskError as error:
                         queue.update(failed(config, error))
-                    except RayError as error:  # no word of the run: its process or its node is gone
+                    except RayError as error:  # its process or its node is gone
                         queue.lose(config, f"its worker or node is gone ({type(error).__name__})", stopping)
-        ray.kill(mailbox)
         return queue.last()
 
     def submit(
         self,
         config: RunConfig,
         out: Path,
-        token: Path | None,
+        control: Control,
         data_dir: Path | None,
         checkpoint_seconds: float | None,
-        number: int,
         again: bool,
-        mailbox: Any,
+        log: Logging | None,
     ) -> ObjectRef[Any]:
         """Give a run to the cluster."""
-        name, wanted = TASKS[config.task].data, demand(config)
-        if name not in self.loaded:
-            self.loaded[name] = ray.put(loading.load(name, data_dir))
-        files = read_files(out / config.folder)
-        order = Order(
-            config,
-            self.loaded[name],
-            ray.put(files) if files else None,
-            out.resolve(),
-            token,
-            checkpoint_seconds,
-            number,
-            math.ceil(wanted["CPU"]),
-            LOCK_SECONDS if again else 0.0,
+        source, needed = TASKS[config.task].data, demand(config)
+        if source not in self.loaded:
+            self.loaded[source] = ray.put(loading.load(source, data_dir))
+        task = train_on_node.options(
+            num_cpus=needed["CPU"], num_gpus=needed["GPU"], max_retries=0, scheduling_strategy="SPREAD", name=config.name
         )
-        task = train_there.options(
-            num_cpus=wanted["CPU"], num_gpus=wanted["GPU"], max_retries=0, scheduling_strategy="SPREAD", name=config.name
+        patience, version, threads = LOCK_SECONDS if again else 0.0, arturo.__version__, math.ceil(needed["CPU"])
+        ref: ObjectRef[Any] = task.remote(
+            config, self.loaded[source], out, control, checkpoint_seconds, threads, patience, version, log
         )
-        ref: ObjectRef[Any] = task.remote(order, mailbox)
         return ref
 
 
-def start_mailbox() -> Any:
-    """A mailbox, in a process on this machine if it is a node."""
-    options: dict[str, Any] = {"num_cpus": 0}
-    if not ray.util.client.ray.is_connected():  # else we are outside of the cluster
-        here = ray.get_runtime_context().get_node_id()
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
-    return ray.remote(Mailbox).options(**options).remote()
+class Progress:
+    """How far the running runs are, from their folders."""
+
+    def __init__(self, out: Path, queue: RunQueue) -> None:
+        self.out = out
+        self.queue = queue
+        self.sizes: dict[RunConfig, tuple[int, ...]] = {}  # of what a run writes, when it was looked at last
+
+    def size(self, config: RunConfig) -> tuple[int, ...]:
+        folder = self.out / config.folder
+        files = (folder / name for name in ("steps.jsonl", "metrics.jsonl"))
+        return tuple(path.stat().st_size if path.exists() else 0 for path in files)
+
+    def begin(self, config: RunConfig) -> None:
+        self.sizes[config] = self.size(config)
+
+    def look(self, configs: Iterable[RunConfig]) -> None:
+        """Update the status of those that have written something."""
+        for config in configs:
+            if (now := self.size(config)) != self.sizes[config]:
+                self.sizes[config] = now
+                status = status_of(config, self.out)
+                if status.state == "waiting":  # what is over reports itself
+                    self.queue.update(replace(status, state="training"))
 
 
-@contextmanager
-def visible_token(out: Path, shared: bool | None) -> Iterator[Path | None]:
-    """A file under ``out`` by which a node tells that it sees the same folders. None: it is not asked to look."""
-    if shared is False:
-        yield None
-        return
-    with ExitStack() as stack:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            token = Path(stack.enter_context(tempfile.NamedTemporaryFile(prefix=".ray-", dir=out.resolve())).name)
-        except OSError as error:
-            raise RunError(f"{out}: cannot write there ({error.strerror or error}); choose another --out") from error
-        yield token
+# --- on a node
 
 
-def receive(letter: RunStatus | Files | None, config: RunConfig, out: Path, tell: Callable[[RunStatus], None]) -> None:
-    """RunStatus are passed on, files are written to the run's folder."""
-    if isinstance(letter, RunStatus):
-        tell(letter)
-    elif letter:
-        folder = out / config.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / ".lock"):
-                for name in FILES:
-                    if name in letter:
-                        atomic.write(folder / name, letter[name])
-        except Locked as error:
-            raise RunError(f"{folder}: {error} is training here; wait for it, or use another --out") from error
-        except OSError as error:
-            raise RunError(f"{folder}: cannot write there ({error.strerror or error}); choose another --out") from error
-
-
-class Mailbox:
-    """What the nodes say, until we collect it; and what they hear: whether to stop. An actor."""
-
-    def __init__(self) -> None:
-        self.letters: list[tuple[int, RunStatus | Files]] = []
-        self.stopping = False
-
-    def post(self, number: int, letter: RunStatus | Files) -> bool:
-        self.letters.append((number, letter))
-        return self.stopping
-
-    def collect(self) -> list[tuple[int, RunStatus | Files]]:
-        letters, self.letters = self.letters, []
-        return letters
-
-    def stop(self) -> None:
-        self.stopping = True
+@ray.remote
+def train_on_node(
+    config: RunConfig,
+    data: Examples,
+    out: Path,
+    control: Control,
+    checkpoint_seconds: float | None,
+    threads: int,
+    patience: float,
+    version: str,
+    log: Logging | None,
+) -> RunStatus:
+    """One run in its folder, as soon as nobody else is in it; ``patience`` seconds are waited for that. Its last status."""
+    host = socket.gethostname()
+    try:
+        if version != arturo.__version__:
+            raise RunError(f"{host}: has arturo {arturo.__version__}, the command came from {version}; install the same there")
+        if not control.folder.exists():
+            raise RunError(f"{host}: does not see {out}; --out must be on storage that all nodes share")
+        control.begin(config.name)
+        if control.stopped():
+            return status_of(config, out)
+        torch.set_num_threads(threads)
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return train_one(
+                    config, data, out, checkpoint_seconds, lambda status: None, control.stopped_now_and_then(), log
+                )
+            except RunError as error:
+                if not isinstance(error.__cause__, Locked) or time.monotonic() > until:
+                    raise
+            time.sleep(0.5)
+    except Exception as error:
+        return failed(config, error)

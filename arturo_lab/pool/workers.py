@@ -1,8 +1,8 @@
-"""Many trainings at once, each in a process of its own; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
+"""Many trainings at once, each in a separate process; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
 
-A worker gets configs through a pipe and answers with status for the queue (:mod:`arturo_lab.pool.status`). The pipe is also
-how it is stopped: it becomes readable when the parent says so, and when the parent is gone. Either way the
-worker saves a checkpoint and ends. Signals of the terminal are the parent's business alone.
+A worker gets configs through a pipe and answers with their status (:mod:`arturo_lab.pool.status`). The pipe is also how it is
+stopped: it becomes readable when the parent writes to it, and when the parent is gone. Either way the worker saves a
+checkpoint and ends. Signals of the terminal are handled by the parent alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -29,10 +29,11 @@ from arturo_lab.runs.run import open_run
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics
 from arturo_lab.training.interrupt import SIGNALS
+from arturo_lab.training.loggers import Logging
 from arturo_lab.training.train import train
 
 CHECKPOINT_SECONDS = 300.0  # a killed worker loses at most so much
-SAYS_EVERY = 0.3  # seconds between two status within an epoch
+STATUS_SECONDS = 0.3  # between two statuses within an epoch
 ATTEMPTS = 2  # a run whose worker died is tried once more
 
 
@@ -45,11 +46,12 @@ def train_all(
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
     on_status: Callable[[RunStatus], None] = lambda status: None,
     stop: Callable[[], bool] = lambda: False,
+    log: Logging | None = None,
 ) -> list[RunStatus]:
     """Train what is not over yet, ``jobs`` at a time; return the last status of each config, in their order.
 
     Runs are the folders of :func:`arturo_lab.runs.run.open_run` under ``out``: one that is over is left alone, one that was
-    interrupted goes on. A worker that dies is replaced, and its run goes on from its checkpoint, once.
+    interrupted is resumed. A worker that dies is replaced, and its run resumed from its checkpoint, once.
 
     Args:
         configs: what to train. How many run at once has no part in their numbers.
@@ -57,8 +59,9 @@ def train_all(
         jobs: processes. They share the threads that torch would take, unless a config says how many it wants.
         data_dir: see :func:`arturo_lab.data.loading.load`.
         checkpoint_seconds: also save so often, not only after epochs.
-        on_status: told of everything that happens.
+        on_status: called with every change.
         stop: asked several times a second; True lets every worker save a checkpoint and end.
+        log: other places that the runs log to.
     """
     queue = RunQueue(configs, out, ATTEMPTS, on_status)
     waiting = queue.waiting
@@ -75,7 +78,7 @@ def train_all(
             if stopping:
                 waiting.clear()
             while waiting and len(workers) < jobs:
-                workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds))
+                workers.append(Worker.start(out, data_dir, threads, checkpoint_seconds, log))
             for worker in workers:
                 if worker.config is None and waiting:
                     worker.config = queue.take()
@@ -174,7 +177,12 @@ load = lru_cache(maxsize=1)(loading.load)  # tasks come one after the other
 
 
 def work(
-    connection: Connection, out: Path, data_dir: Path | None, threads: int | None, checkpoint_seconds: float | None
+    connection: Connection,
+    out: Path,
+    data_dir: Path | None,
+    threads: int | None,
+    checkpoint_seconds: float | None,
+    log: Logging | None,
 ) -> None:
     """Train one config after the other, until the parent says None or is gone."""
     for number in SIGNALS:
@@ -190,7 +198,7 @@ def work(
         while (config := connection.recv()) is not None:
             try:
                 loaded = load(TASKS[config.task].data, data_dir)
-                tell(train_one(config, loaded, out, checkpoint_seconds, tell, stop=connection.poll))
+                tell(train_one(config, loaded, out, checkpoint_seconds, tell, connection.poll, log))
             except Exception as error:
                 tell(failed(config, error))
 
@@ -202,24 +210,31 @@ def train_one(
     checkpoint_seconds: float | None,
     tell: Callable[[RunStatus], object],
     stop: Callable[[], bool],
+    log: Logging | None = None,
 ) -> RunStatus:
-    """Train or go on with one run; its last status."""
-    with open_run(out, config, checkpoint_seconds) as folder:
+    """Train or resume one run; its last status."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(open_run(out, config, checkpoint_seconds))
         last = status_of(config, out)
         if last.reused:  # another process was faster
             return last
-        said = 0.0
+        loggers = [] if log is None else stack.enter_context(log.of(folder))
+        reported = 0.0
 
         def on_step(metrics: StepMetrics) -> None:
-            nonlocal said
-            if (now := time.monotonic()) - said >= SAYS_EVERY:
-                said = now
+            nonlocal reported
+            for logger in loggers:
+                logger.on_step(metrics)
+            if (now := time.monotonic()) - reported >= STATUS_SECONDS:
+                reported = now
                 tell(RunStatus(config, "training", metrics.step / config.steps_per_epoch, last.value, last.seconds))
 
         def on_epoch(metrics: EpochMetrics) -> None:
             nonlocal last
             taken = metrics.seconds + metrics.seconds_test
             last = RunStatus(config, "training", float(metrics.epoch), metrics.value(TASKS[config.task].metric.name), taken)
+            for logger in loggers:
+                logger.on_epoch(metrics)
             tell(last)
 
         try:

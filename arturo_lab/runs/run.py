@@ -1,7 +1,7 @@
 """A run is a folder, ``OUT/TASK/OPTIMIZER-seedS-HASH/``:
 
     config.json        everything that decides the numbers
-    environment.json   versions, machine, revision
+    environment.json   versions, machine, revision, digests of data and code (arturo_lab.runs.provenance)
     metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics)
     steps.jsonl        a row per step (arturo_lab.training.epoch.StepMetrics)
     checkpoint.pt      to resume from; weights under "model"
@@ -13,12 +13,13 @@ off when the run is resumed, and come again, bit for bit. Whatever else does not
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
@@ -31,6 +32,7 @@ from arturo_lab.runs import atomic
 from arturo_lab.runs.config import FORMAT, RunConfig
 from arturo_lab.runs.environment import environment
 from arturo_lab.runs.lock import Locked, locked
+from arturo_lab.runs.provenance import differences
 from arturo_lab.runs.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row, from_row
@@ -61,8 +63,15 @@ class RunFolder:
         with _reading(self.path):
             return len(read_run(self.path).rows)
 
-    def begin(self) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
-        """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off."""
+    def begin(self, made_with: Mapping[str, Any] | None = None) -> tuple[list[EpochMetrics], dict[str, Any] | None]:
+        """The epochs so far and the checkpoint, or ([], None); rows beyond the checkpoint are cut off.
+
+        Args:
+            made_with: see :mod:`arturo_lab.runs.provenance`. A run that was begun with something else is not resumed.
+        """
+        made_with = dict(made_with or {})
+        if self.started and (changed := differences(self.made_with, made_with)):
+            raise RunError(made_otherwise(self.path, changed))
         captured = self.read_checkpoint() if self.started else None
         sizes = {"metrics": 0, "steps": 0} if captured is None else captured["sizes"]
         if captured is None and (lost := self.path / "metrics.jsonl").exists() and lost.read_bytes().count(b"\n") > 1:
@@ -75,7 +84,7 @@ class RunFolder:
         except (TypeError, KeyError) as error:
             raise RunError(f"{self.path}/metrics.jsonl: not the rows of this version ({error}); {NOTHING_CHANGED}") from error
         with self._writing("environment.json"):
-            atomic.write_json(self.path / "environment.json", self._environment())
+            atomic.write_json(self.path / "environment.json", self._environment(made_with))
         with self._writing("metrics.jsonl"):
             self._metrics = _append_from(self.path / "metrics.jsonl", sizes["metrics"])
         with self._writing("steps.jsonl"):
@@ -151,9 +160,25 @@ class RunFolder:
             raise RunError(f"{path}: belongs to the config {keys[1]}, not to {self.config.key}; {NOTHING_CHANGED}")
         return captured  # type: ignore[no-any-return]
 
-    def _environment(self) -> dict[str, Any]:
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What it was begun with; empty if it does not say."""
+        with _reading(self.path):
+            return recorded(self.path)
+
+    def accept(self, made_with: Mapping[str, Any]) -> None:
+        """Resume with something else than it was begun with; environment.json keeps what that was."""
+        with _reading(self.path):
+            known = read_object(self.path / "environment.json")
+        before = [*known.get("made_before_with", []), known.get("made_with", {})]
+        with self._writing("environment.json"):
+            atomic.write_json(
+                self.path / "environment.json", {**known, "made_with": dict(made_with), "made_before_with": before}
+            )
+
+    def _environment(self, made_with: dict[str, Any]) -> dict[str, Any]:
         """That of the first start; where a later one differs, what it differed in."""
-        now = environment(self.config.machine.device)
+        now = {**environment(self.config.machine.device), "made_with": made_with}
         path = self.path / "environment.json"
         if not (self.started and path.exists()):
             return now
@@ -204,6 +229,44 @@ def open_run(out: Path, config: RunConfig, checkpoint_seconds: float | None = No
             raise RunError(f"{path}: cannot write there ({error.strerror or error}); choose another --out") from error
         stack.callback(run.close)
         yield run
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the run in ``folder`` was made with; empty if it does not say. Raises RecordError for what cannot be read."""
+    if not (folder / "environment.json").exists():
+        return {}
+    values = read_object(folder / "environment.json").get("made_with", {})
+    return values if isinstance(values, dict) else {}
+
+
+def made_otherwise(path: Path, changed: Sequence[str]) -> str:
+    """The one line that names what differs, and the ways out."""
+    return (
+        f"{path}: made with something else ({'; '.join(changed)}); remove the folder or choose another --out to train it "
+        "again, or add --reuse to take it as it is"
+    )
+
+
+def set_aside(path: Path) -> Path:
+    """Make room for another run of the same config: its files go to ``before-1``, ``before-2``, ... in its folder.
+
+    Their config.json is called ``config.before.json`` from then on, so that nobody takes them for a run.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path / ".lock"))
+            number = next(n for n in itertools.count(1) if not (path / f"before-{n}").exists())
+            aside = path / f"before-{number}"
+            files = [each for each in path.iterdir() if each.name != ".lock" and not each.name.startswith("before-")]
+            aside.mkdir()
+            # config.json first: without it the folder is no run, whatever happens to the others.
+            for each in sorted(files, key=lambda each: each.name != "config.json"):
+                each.rename(aside / each.name.replace("config.json", "config.before.json"))
+        except Locked as error:
+            raise RunError(f"{path}: {error} is training here; wait for it, or use another --out") from error
+        except OSError as error:
+            raise RunError(f"{path}: cannot move its files aside ({error.strerror or error})") from error
+    return aside
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from arturo import Arturo, trust_region
+from arturo import Arturo
+from arturo.core import trust_region
 from arturo.hyperparameters import SMALLEST_FLOOR
 from arturo_lab.registry import ConfigError, Registry
 from arturo_lab.show.landscapes import Landscape

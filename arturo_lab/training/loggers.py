@@ -1,7 +1,7 @@
 """Other people's dashboards. metrics.jsonl is the record; these are copies of it for those who like to watch elsewhere.
 
-All write into the run's own folder and need no network: TensorBoard to ``tensorboard/``, Weights & Biases (offline, to be
-synced by ``wandb sync``) to ``wandb/``, MLflow to ``mlflow.db``.
+All runs of an ``--out`` log to one place there and need no network: TensorBoard to ``tensorboard/TASK/RUN/``, Weights & Biases
+(offline, to be synced by ``wandb sync``) to ``wandb/``, MLflow to ``mlflow.db``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from arturo_lab.errors import ConfigError
 from arturo_lab.registry import Registry
+from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.run import RunFolder
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row
 
@@ -31,14 +35,14 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """``tensorboard --logdir RUN``: ``epoch/...`` over epochs, ``step/...`` over steps."""
+    """``tensorboard --logdir OUT/tensorboard``: ``epoch/...`` over epochs, ``step/...`` over steps."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, root: Path) -> None:
         _import("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self.make: Callable[..., Any] = SummaryWriter
-        self.folder = str(run.path / "tensorboard")
+        self.folder = str(root / "tensorboard" / run.config.folder)
         self.writer: Any = None
 
     def _add(self, kind: str, row: dict[str, Any], x: int) -> None:
@@ -62,12 +66,12 @@ class TensorBoard:
 class WeightsAndBiases:
     """An offline run under the id of the config, so that a resumed training is one run after ``wandb sync``."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, root: Path) -> None:
         self.wandb = wandb = _import("wandb")
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "arturo"),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            dir=str(run.path),
+            dir=str(root),
             id=run.config.key,
             name=f"{run.config.task}/{run.config.name}",
             config=run.config.to_json(),
@@ -93,29 +97,31 @@ class WeightsAndBiases:
 
 
 class Mlflow:
-    """``mlflow ui --backend-store-uri sqlite:///RUN/mlflow.db``. Epochs only: a transaction each."""
+    """``mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db``: an experiment per task. Epochs only: a transaction each."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, root: Path) -> None:
         mlflow = _import("mlflow")
         _import("alembic")  # what MLflow keeps its databases with
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        folder = run.path.absolute()
-        self.client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
-        found = self.client.get_experiment_by_name(run.config.task)
-        if found is None:
-            experiment = self.client.create_experiment(run.config.task, artifact_location=(folder / "mlflow").as_uri())
-        else:
-            experiment = found.experiment_id
-        earlier = self.client.search_runs([experiment])
-        if earlier:
-            self.id = earlier[0].info.run_id
-            self.client.update_run(self.id, status="RUNNING")
-        else:
-            self.id = self.client.create_run(experiment, run_name=run.config.name).info.run_id
+        folder, name = root.absolute(), run.config.name
+        folder.mkdir(parents=True, exist_ok=True)
+        with waiting_for(folder / ".mlflow.lock"):  # two processes that create the tables spoil each other's
+            self.client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+            known = self.client.get_experiment_by_name(run.config.task)
+            experiment = known.experiment_id if known is not None else None
+            if experiment is None:
+                artifacts = (folder / "mlflow").as_uri()
+                experiment = self.client.create_experiment(run.config.task, artifact_location=artifacts)
+            earlier = self.client.search_runs([experiment], filter_string=f"attributes.run_name = '{name}'")
+            if earlier:
+                self.id = earlier[0].info.run_id
+                self.client.update_run(self.id, status="RUNNING")
+                return
+            self.id = self.client.create_run(experiment, run_name=name).info.run_id
             config = run.config.to_json()
-            for name, value in {**config.pop("settings"), **config}.items():
-                self.client.log_param(self.id, name, value)
+            for key, value in {**config.pop("settings"), **config}.items():
+                self.client.log_param(self.id, key, value)
 
     def on_step(self, metrics: StepMetrics) -> None:
         pass
@@ -132,9 +138,46 @@ class Mlflow:
         self.client.set_terminated(self.id, status=ended)
 
 
-LOGGERS: Registry[Callable[[RunFolder], Logger]] = Registry(
+LOGGERS: Registry[Callable[[RunFolder, Path], Logger]] = Registry(
     "log", {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": Mlflow}
 )
+
+
+@dataclass(frozen=True)
+class Logging:
+    """Where the runs of a command log to."""
+
+    names: tuple[str, ...]
+    root: Path
+
+    @contextmanager
+    def of(self, run: RunFolder) -> Iterator[list[Logger]]:
+        """The loggers of a run, told at the end how it ended."""
+        loggers: list[Logger] = []
+        try:
+            for name in dict.fromkeys(self.names):
+                loggers.append(LOGGERS[name](run, self.root))
+            yield loggers
+        finally:
+            status = "interrupted" if run.result is None else str(run.result["status"])
+            for logger in loggers:
+                logger.close(status)
+
+
+def chosen(names: Sequence[str], root: Path) -> Logging | None:
+    return Logging(tuple(names), root) if names else None
+
+
+@contextmanager
+def waiting_for(path: Path) -> Iterator[None]:
+    """Hold a lock inside the block, as soon as nobody else does."""
+    while True:
+        try:
+            with locked(path):
+                yield
+                return
+        except Locked:
+            time.sleep(0.1)
 
 
 def check(names: Sequence[str]) -> None:

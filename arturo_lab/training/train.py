@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import as_arguments
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.provenance import made_with
 from arturo_lab.runs.run import RunFolder
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.metrics import Metric
@@ -57,11 +59,12 @@ def train(
         data: what to train on; ``config.share.subset`` and ``config.share.fold`` are applied here.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
-        run: where to write metrics, checkpoints and the result, and to go on from if something is there.
+        run: where to write metrics, checkpoints and the result, and to resume from if it holds a checkpoint.
         stop: asked after every step; True saves a checkpoint and raises KeyboardInterrupt.
         processes: those that share the work; all call this with the same config, and the first one alone has a ``run``.
     """
     processes = Processes() if processes is None else processes
+    whole = data
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.machine.device)
     data = data.subset(config.share.subset).fold(config.share.fold).to(device)
     prepared, examples = task.inputs.prepared(data.train_inputs), len(data)
@@ -103,8 +106,11 @@ def train(
             if run is not None:
                 run.save(captured)
 
+        def with_what() -> dict[str, Any]:
+            return made_with(config, whole.digest, torch.get_num_threads())
+
         if kept:
-            history, captured = processes.share(None if run is None else run.begin())
+            history, captured = processes.share(None if run is None else run.begin(with_what()))
             epoch = None if captured is None else training.restore(captured)
             diverged = any(math.isnan(metrics.train_loss + metrics.test_loss) for metrics in history)
 
@@ -129,8 +135,8 @@ def train(
                     (value,) = processes.total([loss.item() / processes.world], device)
                     diverged = not math.isfinite(value)
                 lr = float(optimizer.param_groups[0]["lr"])
-                whole = not diverged and processes.parallel != "fsdp2"
-                error = prediction_error(optimizer) if isinstance(optimizer, Arturo) and whole else None
+                unsharded = not diverged and processes.parallel != "fsdp2"
+                error = prediction_error(optimizer) if isinstance(optimizer, Arturo) and unsharded else None
                 if not diverged:
                     with epoch.timed("step", device), epoch.timed("optimizer", device):
                         optimizer.step()

@@ -12,6 +12,7 @@ from arturo_lab.optimizers.settings import Settings
 from arturo_lab.registry import Registry
 from arturo_lab.runs.config import FORMAT, RunConfig
 from arturo_lab.runs.machine import Machine
+from arturo_lab.runs.provenance import code
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tuning.spaces import Space, space
@@ -104,7 +105,13 @@ class Search:
     def identity(self) -> dict[str, Any]:
         """What must be the same for a study to be resumed, its space included. None and False are as good as not named."""
         ends = {d.name: [d.low, d.high, "log" if d.log else "linear"] for d in self.space.dimensions}
-        return {"format": FORMAT, **without_unset({**flat(self), "ranges": None}), "space": ends}
+        return {"format": FORMAT, **without_unset({**flat(self), "ranges": None}), "space": ends, "code": self.code}
+
+    @property
+    def code(self) -> dict[str, Any]:
+        """What its trials are made with: a study is not resumed with another optimizer under the same name."""
+        middle = self.space.point((0.5,) * len(self.space.dimensions))
+        return code(self.config(self.space.settings(middle), seed=0, fold=None))
 
     def quasi_random(self, trials: int) -> int:
         """How many of so many trials come from the Sobol sequence."""

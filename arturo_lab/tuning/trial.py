@@ -17,6 +17,7 @@ from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.pool.workers import CHECKPOINT_SECONDS, load, train_one
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.loggers import Logging
 from arturo_lab.tuning.protocols import Search
 
 
@@ -32,7 +33,11 @@ Trainer = Callable[[Sequence[RunConfig], Path], list[Judged]]  # trains configs 
 
 
 def training(
-    train: Callable[..., list[RunStatus]] | None, jobs: int, data_dir: Path | None, stop: Callable[[], bool]
+    train: Callable[..., list[RunStatus]] | None,
+    jobs: int,
+    data_dir: Path | None,
+    stop: Callable[[], bool],
+    log: Logging | None = None,
 ) -> Trainer:
     """``jobs`` at a time through ``train``, which is called like :func:`arturo_lab.pool.workers.train_all`. One that is over is
     left alone. None: one after the other in this process, which spares a run of seconds the start of another.
@@ -40,13 +45,13 @@ def training(
 
     def here(config: RunConfig, out: Path) -> RunStatus:
         loaded = load(TASKS[config.task].data, data_dir)
-        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda status: None, stop)
+        return train_one(config, loaded, out, CHECKPOINT_SECONDS, lambda status: None, stop, log)
 
     def trained(configs: Sequence[RunConfig], out: Path) -> list[Judged]:
         if train is None:
             last = [here(config, out) for config in configs]
         else:
-            last = train(configs, out, jobs, data_dir=data_dir, stop=stop)
+            last = train(configs, out, jobs, data_dir=data_dir, stop=stop, log=log)
         for status in last:
             if status.state == "failed":
                 raise RunError(f"{status.config.name}: {status.message}")
@@ -72,7 +77,7 @@ def judge(
     at_once: int = 1,
     on_fold: Callable[[int, list[float]], None] = lambda fold, scores: None,
 ) -> bool:
-    """Train and tell. False: another worker has the trial now, and what this one found does not count.
+    """Train and report. False: another worker has the trial now, and what this one measured does not count.
 
     The score is the mean of the task's metric on held-out examples after the last epoch, over folds and seeds. A
     configuration that diverges once has the metric's worst score at once. ``at_once`` folds go to the trainer together, and
@@ -98,10 +103,10 @@ def judge(
                 break
         else:
             value = statistics.fmean(scores)
-        told = trial.study.tell(trial, value, state, skip_if_finished=True)
+        frozen = trial.study.tell(trial, value, state, skip_if_finished=True)
     except UpdateFinishedTrialError:
         return False
-    if told.state == TrialState.FAIL:
+    if frozen.state == TrialState.FAIL:
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return True

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from ray.cluster_utils import Cluster as Nodes
 from arturo_lab.cli import main
 from arturo_lab.data import loading
 from arturo_lab.errors import ConfigError
+from arturo_lab.pool import cluster as cluster_module
 from arturo_lab.pool.cluster import Cluster, connected
+from arturo_lab.pool.control import Control
 from arturo_lab.pool.status import RunStatus, status_of
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import plan
@@ -83,8 +86,7 @@ def process_of(config: RunConfig, out: Path) -> int:
     return int(said[1])
 
 
-@pytest.mark.parametrize("shared", [None, False], ids=["shared", "fetched"])
-def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_is_removed_in_the_middle(nodes: Nodes, cluster: Cluster, tmp_path: Path) -> None:
     wanted = configs(epochs=120)[:3]
     told: list[RunStatus] = []
     while cluster.capacity(wanted) != 2:  # the node that the last test removed is still counted
@@ -96,7 +98,7 @@ def test_a_node_is_removed_in_the_middle(shared: bool | None, nodes: Nodes, clus
         if len(nodes.worker_nodes) == 1 and sum(status.state == "training" and status.epochs >= 2 for status in now) == 2:
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
 
-    last = cluster.train_all(wanted, tmp_path, on_status=on_status, shared=shared, checkpoint_seconds=SLOWLY)
+    last = cluster.train_all(wanted, tmp_path, on_status=on_status, checkpoint_seconds=SLOWLY)
     nodes.add_node(**NODE)
     assert [status.state for status in last] == ["finished"] * 3
     hit = [status for status in told if status.message]
@@ -139,20 +141,30 @@ def test_killed_worker_diverged_and_broken_runs_one_at_a_time(cluster: Cluster, 
     assert trained == sorted(trained, key=order.index)  # never two at a time
 
 
-def test_files_come_back_to_a_folder_that_somebody_else_has(cluster: Cluster, tmp_path: Path) -> None:
-    locked, other = configs(seeds=(0,))
-    with open_run(tmp_path, locked) as folder:
-        last = cluster.train_all([locked, other], tmp_path, shared=False)
+def test_a_folder_that_somebody_else_has(cluster: Cluster, tmp_path: Path) -> None:
+    held, other = configs(seeds=(0,))
+    with open_run(tmp_path, held) as folder:
+        last = cluster.train_all([held, other], tmp_path)
         assert not folder.started
     assert [status.state for status in last] == ["failed", "finished"] and f"process {os.getpid()} on" in last[0].message
 
 
-def test_stop_saves_and_sends_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_without_the_storage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def elsewhere(out: Path) -> Iterator[Control]:
+        yield Control(tmp_path / "not" / "here")
+
+    monkeypatch.setattr(cluster_module, "control_folder", elsewhere)
+    (last,) = cluster.train_all(configs()[:1], tmp_path)
+    assert last.state == "failed"
+    assert last.message.endswith(f": does not see {tmp_path}; --out must be on storage that all nodes share")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stop_saves_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     wanted = configs(epochs=400)
     told: list[RunStatus] = []
-    last = cluster.train_all(
-        wanted, tmp_path, 2, on_status=told.append, shared=False, stop=lambda: any(status.epochs >= 1 for status in told)
-    )
+    last = cluster.train_all(wanted, tmp_path, 2, on_status=told.append, stop=lambda: any(s.epochs >= 1 for s in told))
     states = [status.state for status in last]
     assert set(states[:2]) <= {"stopped", "waiting"} and "stopped" in states and states[2:] == ["waiting"] * 2
     stopped = wanted[states.index("stopped")]

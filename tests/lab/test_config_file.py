@@ -65,7 +65,7 @@ def test_another_task_takes_the_values_alone(tmp_path: Path) -> None:
         ('{"optimizer": "sgd", "settings": 3}', "settings of"),
         ('{"optimizer": "sgd", "settings": {"lrr": 1}}', "set: unknown name 'lrr'; did you mean lr?"),
         ('{"optimizer": "adam"}', "is of adam, got sgd; leave one out"),
-        ('{"optimizer": "sgd", "task": "digits-mlp", "subset": 5000}', "subset: digits-mlp has 1437 training images"),
+        ('{"optimizer": "sgd", "task": "digits-mlp", "subset": 5000}', "subset: digits-mlp has 1437 training examples"),
     ],
 )
 def test_mistakes(content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

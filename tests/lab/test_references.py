@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from arturo_lab import cli
+from arturo_lab.data import loading
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
 from arturo_lab.optimizers.settings import resolve
+from arturo_lab.paper.artefacts import ARTEFACTS
+from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.references import folder_name
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import parse_overrides
+from arturo_lab.runs.provenance import differences, made_with
 from arturo_lab.runs.records import read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.train import train
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
@@ -52,23 +60,48 @@ def test_the_guides_optimizer_trains(capsys: pytest.CaptureFixture[str]) -> None
     assert "Signs, seed 0" in capsys.readouterr().out
 
 
-def test_the_guides_optimizer_and_task_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "compare digits-mlp sine.py:TASK --optimizers adamw signs.py:Signs --seeds 2 --epochs 1 --out runs"
-    assert cli.main([*command.split(), "--set", "signs.py:Signs.lr=0.003"]) == 0
+def compare(*options: str) -> int:
+    command = "compare digits-mlp --optimizers adamw signs.py:Signs --seeds 2 --epochs 1 --out runs"
+    return cli.main([*command.split(), "--set", "signs.py:Signs.lr=0.003", *options])
+
+
+def test_the_guides_optimizer_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare() == 0
     folders = finished(Path("runs"))
-    assert {folder.parent.name for folder in folders} == {"digits-mlp", "sine.TASK"} and len(folders) == 8
-    assert "Signs" in capsys.readouterr().out
-    regression = [read_run(folder) for folder in folders if folder.parent.name == "sine.TASK"]
-    for record in regression:
-        assert record.result["metric"] == {
-            "name": "test_rmse",
-            "unit": "",
-            "better": "lower",
-            "value": record.rows[-1]["test_rmse"],
-        }
-        assert record.result["test_rmse"] == pytest.approx(record.result["test_loss"] ** 0.5)
-        assert "test_accuracy" not in record.result
-    assert Path("runs/report.html").exists()
+    assert [folder.name.rpartition("-")[0] for folder in folders] == [
+        "adamw-seed0",
+        "adamw-seed1",
+        "signs.Signs-seed0",
+        "signs.Signs-seed1",
+    ]
+    assert "Signs" in capsys.readouterr().out and Path("runs/report.html").exists()
+
+
+def test_tasks_of_two_kinds_in_one_report(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "compare digits-mlp sine.py:TASK --optimizers adamw signs.py:Signs --seeds 2 --epochs 1 --out runs"
+    assert cli.main(command.split()) == 0
+    tasks = json.loads(Path("runs/summary.json").read_text())["tasks"]
+    assert [task["metric"]["better"] for task in tasks] == ["higher", "lower"]
+    assert "sine.py:TASK" in capsys.readouterr().out and "test rmse" in Path("runs/report.html").read_text()
+
+
+def test_the_guides_optimizer_is_a_row_of_table_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = Scale("for tests", {"digits-mlp": Share(epochs=1, subset=96)}, [0], {}, 1, ("sgd",), threads=1)
+    monkeypatch.setitem(SCALES, "tiny", tiny)
+    monkeypatch.setitem(ARTEFACTS, "table1", replace(ARTEFACTS["table1"], tasks=("digits-mlp",)))
+    assert cli.main(["reproduce", "table1", "--scale", "tiny", "--optimizers", "sgd", "signs.py:Signs", "--out", "runs"]) == 0
+    assert "Signs" in Path("runs/table1.md").read_text(encoding="utf-8")
+
+
+def test_the_guides_task_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "sine.py:TASK", "--optimizer", "adaarturo", "--out", "runs"]) == 0
+    (folder,) = finished(Path("runs"))
+    record = read_run(folder)
+    assert folder.parent.name == "sine.TASK" and record.config["task"] == "sine.py:TASK"
+    value = record.rows[-1]["test_rmse"]
+    assert record.result["metric"] == {"name": "test_rmse", "unit": "", "better": "lower", "value": value}
+    assert value == pytest.approx(record.result["test_loss"] ** 0.5) and value < 0.7
+    assert "test_accuracy" not in record.result and "test rmse" in capsys.readouterr().out
 
 
 def test_the_guides_optimizer_is_tuned_on_the_guides_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,3 +191,103 @@ def test_names_of_folders_and_settings() -> None:
     }
     first, second = (RunConfig.for_task("digits-mlp", name) for name in ("signs.py:Signs", "./signs.py:Signs"))
     assert first.folder.parts[0] == "digits-mlp" and first.key != second.key
+
+
+# A result belongs to its code and data
+
+
+def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare() == 0
+    before = {folder.name: (folder / "metrics.jsonl").read_bytes() for folder in finished(Path("runs"))}
+    source = Path("signs.py").read_text()
+
+    Path("signs.py").write_text(
+        source.replace("average.lerp_(", "# a comment\n                average.lerp_(").replace("Sign descent", "Steps")
+    )
+    capsys.readouterr()
+    assert compare() == 0
+    assert "reused: 4 of 4 runs" in capsys.readouterr().out  # a comment changes no number
+
+    Path("signs.py").write_text(source.replace("average.sign()", "average.tanh()"))
+    assert compare("--plan") == 0 and compare("--reuse") == 0
+    out = capsys.readouterr().out
+    assert "2 runs of digits-mlp, Signs: optimizer was signs.py " in out and "reused all the same" in out
+    assert {folder.name: (folder / "metrics.jsonl").read_bytes() for folder in finished(Path("runs"))} == before
+
+    assert compare() == 0
+    out = capsys.readouterr().out
+    assert "2 runs of digits-mlp, Signs: optimizer was signs.py " in out and "trained again" in out
+    assert "reused: 2 of 4 runs" in out
+    for folder in finished(Path("runs/digits-mlp")):
+        if folder.name.startswith("before"):
+            assert not (folder / "config.json").exists()
+            assert (folder / "metrics.jsonl").read_bytes() == before[folder.parent.name]
+        else:
+            same = (folder / "metrics.jsonl").read_bytes() == before[folder.name]
+            assert same == folder.name.startswith("adamw")
+    assert len(finished(Path("runs"))) == 6
+
+
+def test_a_changed_step_is_not_resumed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["train", "digits-mlp", "--optimizer", "signs.py:Signs", "--epochs", "2", "--out", "runs"]
+    config = RunConfig.for_task("digits-mlp", "signs.py:Signs", epochs=2)
+    with open_run(Path("runs"), config) as run, pytest.raises(KeyboardInterrupt):
+        train(config, loading.load("digits"), run=run, stop=lambda: True)
+    Path("signs.py").write_text(Path("signs.py").read_text().replace("average.sign()", "average.tanh()"))
+    assert cli.main([*command, "--resume"]) == 2
+    err = capsys.readouterr().err
+    assert "made with something else (optimizer was signs.py " in err and "--reuse" in err and err.count("\n") == 1
+    assert cli.main([*command, "--resume", "--reuse"]) == 0
+    environment = json.loads((Path("runs") / config.folder / "environment.json").read_text())
+    (old,) = environment["made_before_with"]
+    assert old["optimizer"] != environment["made_with"]["optimizer"] and old["data"] == environment["made_with"]["data"]
+
+    Path("signs.py").write_text(Path("signs.py").read_text().replace("average.tanh()", "average.sin()"))
+    assert cli.main(command) == 2 and "made with something else" in capsys.readouterr().err
+    assert cli.main([*command, "--reuse"]) == 0 and "already finished" in capsys.readouterr().out
+
+
+def test_changed_data_threads_and_tasks_are_noticed() -> None:
+    digits = loading.load("digits")
+    config = RunConfig.for_task("sine.py:TASK", "adamw")
+    now = made_with(config, digits.digest, threads=1)
+    assert set(now) == {"data", "optimizer", "task", "laboratory", "threads"} and now["optimizer"].startswith("torch ")
+    assert differences(now, now) == [] and differences({}, now) == []
+    assert differences(now, made_with(config, digits.subset(100).digest, threads=2)) == [
+        f"data was {digits.digest} and is {digits.subset(100).digest}",
+        "threads was 1 and is 2",
+    ]
+    Path("sine.py").write_text(Path("sine.py").read_text().replace("torch.sin(2 * x)", "torch.sin(3 * x)"))
+    (line,) = differences(now, made_with(config, digits.digest, threads=1))
+    assert re.fullmatch(r"task was ([0-9a-f]{12}), sine.py [0-9a-f]{12} and is \1, sine.py [0-9a-f]{12}", line)
+
+
+def test_sources_of_optimizers() -> None:
+    def source(name: str) -> str:
+        return str(made_with(RunConfig.for_task("digits-mlp", name), "", 1)["optimizer"])
+
+    assert source("adamw") == f"torch {torch.__version__}"
+    assert re.fullmatch(r"arturo [0-9a-f]{12}", source("adaarturo")) and source("adaarturo") == source("arturo")
+    assert re.fullmatch(r"muon.py [0-9a-f]{12}, pytorch[_-]optimizer [0-9.]+", source("muon"))
+    assert source("po:Lion") == source("lion")
+
+
+def test_a_study_is_not_resumed_with_another_optimizer_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "tune",
+        "sine.py:TASK",
+        "--optimizer",
+        "signs.py:Signs",
+        "--protocol",
+        "fair",
+        "--folds",
+        "2",
+        "--test-seeds",
+        "0",
+        "--epochs",
+        "1",
+    ]
+    assert cli.main([*command, "--space", "lr=1e-3:1e-1:log", "--trials", "1"]) == 0
+    Path("signs.py").write_text(Path("signs.py").read_text().replace("average.sign()", "average.tanh()"))
+    assert cli.main([*command, "--space", "lr=1e-3:1e-1:log", "--trials", "2"]) == 2
+    assert "storage: it holds a study of another search (code is {'optimizer': 'signs.py " in capsys.readouterr().err

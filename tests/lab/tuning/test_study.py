@@ -208,7 +208,7 @@ def test_runs_that_did_not_end(state: str, error: type[BaseException], tmp_path:
 
 def test_runs_in_other_processes(tmp_path: Path) -> None:
     (config,) = SEARCH.configs({}, fold=1)
-    ends = iter([RunStatus(config, "finished", 1.0, accuracy=0.75), RunStatus(config, "diverged", 1.0)])
+    ends = iter([RunStatus(config, "finished", 1.0, value=0.75), RunStatus(config, "diverged", 1.0)])
     train = trial.training(lambda configs, *_, **__: [next(ends) for _ in configs], 2, None, lambda: False)
     assert train([config] * 2, tmp_path) == [Judged(0.75, False), Judged(0.0, True)]
 

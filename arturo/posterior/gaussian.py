@@ -21,9 +21,9 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.declaration import check_number
-from arturo.sampling import (
+from arturo.posterior.curvature import Data, Loss, ggn_diagonal
+from arturo.posterior.sampling import (
     as_param,
     as_real,
     mean_of,

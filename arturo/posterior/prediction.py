@@ -14,24 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 
-from arturo.curvature import evaluating
 from arturo.declaration import check_number
-from arturo.posterior import Posterior
-from arturo.sampling import as_param, refreshed_norms, refuse_inference_mode, replaced
+from arturo.posterior.curvature import evaluating
+from arturo.posterior.gaussian import Posterior
+from arturo.posterior.sampling import as_param, refreshed_norms, refuse_inference_mode, replaced
 from arturo.sharding import is_sharded
-
-if TYPE_CHECKING:
-    from arturo.optimizer import Arturo
 
 MEMORY = 256 << 20  # bytes of draws alive at a time
 LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 Inputs = Tensor | tuple[Tensor, ...]
+
+
+class HasPosterior(Protocol):
+    """An optimizer of ours."""
+
+    def posterior(self, *, ess: float, **options: Any) -> Posterior: ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Prediction:
 @torch.no_grad()
 def predict(
     model: nn.Module,
-    posterior: Posterior | Arturo,
+    posterior: Posterior | HasPosterior,
     x: Inputs,
     samples: int = 32,
     *,

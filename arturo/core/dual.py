@@ -2,7 +2,7 @@ r"""The dual problem: the multiplier eta at which the step just reaches the boun
 
 ``eq:dual_der`` is :math:`g'(\eta) = C(\eta) - B`, C falls with eta, so the answer is the root of C = B, or eta = 0 when the
 surrogate's optimum already lies inside. Each evaluation of C is one pass over memory; the first comes free with the
-filter's update, at an eta that must be named beforehand (:func:`first_trial`).
+filter's update, at an eta that must be named beforehand (:attr:`Dual.trial`).
 
 * :func:`newton`, ours: exact, and in a steady run one update without any further pass.
 * :func:`newton_fixed`: the same with a fixed number of updates and no branch, for accelerators.
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from arturo.core.trust_region import Scalar
 
 TOLERANCE = 5e-4  # |KL / bound - 1| of an active step stays under 1e-3: half of it is spent aiming low, half on the landing
 MOST_EVALUATIONS = 60  # newton needs 1 to 8; only an unguarded surrogate (curvature_floor=None) can come here
@@ -30,42 +32,61 @@ PUBLISHED_SLACK = 0.1
 class Evaluation(NamedTuple):
     """C and its derivatives at ``eta``. At ``eta = inf`` C holds the limit of eta^2 C, the others nothing."""
 
-    eta: float
-    C: float
-    dC: float
-    ddC: float
+    eta: Any
+    C: Any
+    dC: Any
+    ddC: Any
 
 
 class DualSolution(NamedTuple):
-    """How the dual ended: the multiplier, the evaluations of C it took, and whether the bound holds the step back."""
+    """How the dual ended: the multiplier, the evaluations of C it took, and whether the bound holds the step back.
 
-    eta: float
+    On a device ``scale`` shortens the step to the bound, and ``solved`` is False where C left the range.
+    """
+
+    eta: Any
     evaluations: int
-    active: bool
+    active: Any
+    scale: Scalar = 1.0
+    solved: Any = True
 
 
-Evaluate = Callable[[float], Evaluation]
+Evaluate = Callable[[Any], Evaluation]
 
 
-def first_trial(dual: str, previous: float | None, fixed: float | None) -> float:
-    """The eta at which the first, free evaluation is wanted; ``previous`` is None on the first step."""
-    if fixed is not None:
-        return fixed
-    if dual == "bisection":
-        lower, upper = _published_bracket(previous)
-        return 0.5 * (lower + upper)
-    return math.inf if previous is None else previous
+class Dual(NamedTuple):
+    """The dual of one step, on the host (floats) or on a device (0-d tensors, and no branch on them)."""
 
+    rule: str  # "newton" or "bisection"
+    fixed: Any  # a multiplier that is given, or None
+    previous: Any  # the multiplier of the last step; inf before the first
 
-def solve(
-    dual: str, previous: float | None, fixed: float | None, first: Evaluation, bound: float, evaluate: Evaluate
-) -> DualSolution:
-    """Dispatch on the rule: a fixed eta, ``"bisection"`` or ``"newton"``."""
-    if fixed is not None:
-        return DualSolution(fixed, 1, fixed > 0)
-    if dual == "bisection":
-        return bisection(previous, first, bound, evaluate)
-    return newton(first, bound, evaluate)
+    @property
+    def trial(self) -> Any:
+        """The eta at which the first, free evaluation is wanted."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.rule == "bisection":
+            lower, upper = _published_bracket(self.previous)
+            return 0.5 * (lower + upper)
+        return self.previous
+
+    def solve(self, first: Evaluation, bound: Any, evaluate: Evaluate) -> DualSolution:
+        """The root of C = ``bound``, or 0 where the optimum lies inside, from the evaluation at :attr:`trial`."""
+        if isinstance(bound, Tensor):
+            return self._solve_on_device(first, bound, evaluate)
+        if self.fixed is not None:
+            return DualSolution(self.fixed, 1, self.fixed > 0)
+        if self.rule == "bisection":
+            return bisection(self.previous, first, bound, evaluate)
+        return newton(first, bound, evaluate)
+
+    def _solve_on_device(self, first: Evaluation, bound: Tensor, evaluate: Evaluate) -> DualSolution:
+        if self.fixed is not None:
+            return DualSolution(first.eta, 1, first.eta > 0, torch.ones_like(bound), first.C.isfinite())
+        if self.rule == "bisection":
+            return bisection_fixed(self.previous, first, bound, evaluate)
+        return newton_fixed(first, bound, evaluate)
 
 
 def newton(first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
@@ -82,8 +103,8 @@ def newton(first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
         >>> solution = newton(curve(0.9), 2.0, curve)  # the root of 8 / (1 + eta)^2 = 2 is eta = 1
         >>> round(solution.eta, 3), solution.evaluations, solution.active
         (1.001, 1, True)
-        >>> newton(curve(0.9), 9.0, curve)  # the optimum lies inside
-        DualSolution(eta=0.0, evaluations=2, active=False)
+        >>> newton(curve(0.9), 9.0, curve)[:3]  # the optimum lies inside
+        (0.0, 2, False)
     """
     at, evaluations = first, 1
     blind = -1.0  # the largest eta at which C left the range; it lies left of the root
@@ -112,8 +133,8 @@ def newton(first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
 
 def _newton_update(at: Evaluation, target: float) -> float:
     if not at.dC < 0:  # only without a curvature floor
-        return max(2 * at.eta, 1.0)
-    return at.eta + 2 * at.C / -at.dC * (math.sqrt(at.C / target) - 1)
+        return float(max(2 * at.eta, 1.0))
+    return float(at.eta + 2 * at.C / -at.dC * (math.sqrt(at.C / target) - 1))
 
 
 def landing_bound(at: Evaluation, eta: float) -> float:
@@ -130,40 +151,41 @@ def landing_bound(at: Evaluation, eta: float) -> float:
         >>> round(landing_bound(Evaluation(1.0, 2.0, -2.0, 3.0), 3.0), 4)  # C = 8 / (1 + eta)^2: the bound is sharp
         0.5
     """
+    C: float = at.C
     t = eta - at.eta
     if t == 0:
-        return at.C
-    m_1 = -at.dC / (2 * at.C)
-    m_2 = at.ddC / (6 * at.C)
+        return C
+    m_1 = -at.dC / (2 * C)
+    m_2 = at.ddC / (6 * C)
     variance = max(m_2 - m_1 * m_1, SUM_ERROR * m_2)  # never below the rounding of the difference
     nearest = 1 + min(t, 0) / at.eta if at.eta > 0 else 1.0
-    return at.C * ((1 + t * m_1) ** -2 + 3 * t * t * variance * nearest**-4)
+    return float(C * ((1 + t * m_1) ** -2 + 3 * t * t * variance * nearest**-4))
 
 
-def newton_fixed(
-    first_eta: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], bound: Tensor
-) -> tuple[Tensor, Tensor]:
-    """:func:`newton` without a branch: :data:`DEVICE_UPDATES` evaluations, the last one at the eta it returns.
+def newton_fixed(first: Evaluation, bound: Tensor, evaluate: Evaluate) -> DualSolution:
+    """:func:`newton` without a branch: :data:`DEVICE_UPDATES` further evaluations, the last one at the eta it returns.
 
-    Returns ``eta`` and C(eta). Since every update lands at C >= (1 - 5e-4) B, scaling the step by min(1, sqrt(B / C)) puts
-    the KL within the tolerance of an active bound whatever the number of updates.
+    Since every update lands at C >= (1 - 5e-4) B, scaling the step by min(1, sqrt(B / C)) puts the KL within the tolerance of
+    an active bound whatever the number of updates.
     """
-    eta = first_eta
-    C, dC = evaluate(eta)
+    limit = first.eta.isinf()
+    eta = torch.where(limit, torch.sqrt(first.C / bound), newton_update_fixed(first, bound))
+    at = evaluate(eta)
     for _ in range(DEVICE_UPDATES - 1):
-        eta = newton_update_fixed(eta, C, dC, bound)
-        C, dC = evaluate(eta)
-    return eta, C
+        at = evaluate(newton_update_fixed(at, bound))
+    scale = torch.where(bound < at.C, torch.sqrt(bound / at.C), torch.ones_like(bound))
+    return DualSolution(at.eta, 1 + DEVICE_UPDATES, at.eta > 0, scale, at.C.isfinite())
 
 
-def newton_update_fixed(eta: Tensor, C: Tensor, dC: Tensor, bound: Tensor) -> Tensor:
+def newton_update_fixed(at: Evaluation, bound: Tensor) -> Tensor:
     """One update of :func:`newton_fixed`; 0 where C is 0 or the update would be negative, far right where C overflowed."""
+    eta, C, dC, _ = at
     moved = eta + 2 * C / -dC * (torch.sqrt(C / (bound * (1 - TOLERANCE))) - 1)
     moved = torch.where(C > 0, moved, torch.zeros_like(moved)).clamp(min=0)
     return torch.where(C.isfinite(), moved, 1e6 * (eta + 1))
 
 
-def bisection(previous: float | None, first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
+def bisection(previous: float, first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
     """The published rule, to the letter: kept for comparison, not recommended.
 
     A round halves the bracket first, and then may stop because C at the middle was good enough: the answer is the middle of
@@ -192,8 +214,12 @@ def bisection(previous: float | None, first: Evaluation, bound: float, evaluate:
     return DualSolution(eta, evaluations, eta > 0)
 
 
-def _published_bracket(previous: float | None) -> tuple[float, float]:
-    if previous is None:
+def _published_bracket(previous: Any) -> tuple[Any, Any]:
+    if isinstance(previous, Tensor):
+        fresh = previous.isinf()
+        lower = torch.where(fresh, 0.0, previous / 3)
+        return lower, torch.where(fresh, PUBLISHED_CEILING, (3 * previous).clamp(max=PUBLISHED_CEILING))
+    if math.isinf(previous):
         return 0.0, PUBLISHED_CEILING
     return previous / 3, min(3 * previous, PUBLISHED_CEILING)
 
@@ -201,20 +227,15 @@ def _published_bracket(previous: float | None) -> tuple[float, float]:
 PUBLISHED_MOST = 15  # halvings from 10,000 to under 0.5
 
 
-def bisection_fixed(
-    previous: Tensor, fresh: Tensor, bound: Tensor, evaluate: Callable[[Tensor, bool], Tensor]
-) -> tuple[Tensor, int]:
-    """:func:`bisection` without a branch: the halvings that are one too many change nothing.
-
-    ``evaluate(eta, observe)`` is C; ``observe`` is set on the first call. Returns eta and the number of evaluations.
-    """
-    lower = torch.where(fresh, 0.0, previous / 3)
-    upper = torch.where(fresh, PUBLISHED_CEILING, (3 * previous).clamp(max=PUBLISHED_CEILING))
+def bisection_fixed(previous: Tensor, first: Evaluation, bound: Tensor, evaluate: Evaluate) -> DualSolution:
+    """:func:`bisection` without a branch: the halvings that are one too many change nothing."""
+    lower, upper = _published_bracket(previous)
     done = upper - lower < PUBLISHED_BRACKET
     for i in range(PUBLISHED_MOST):
         middle = 0.5 * (lower + upper)
-        C = evaluate(middle, i == 0)
+        C = first.C if i == 0 else evaluate(middle).C
         left = bound < C
         lower, upper = torch.where(left & ~done, middle, lower), torch.where(left | done, upper, middle)
         done = done | ((C - bound).abs() < PUBLISHED_SLACK * bound) | (upper - lower < PUBLISHED_BRACKET)
-    return 0.5 * (lower + upper), PUBLISHED_MOST
+    eta = 0.5 * (lower + upper)
+    return DualSolution(eta, PUBLISHED_MOST, eta > 0, torch.ones_like(bound), eta.isfinite())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from arturo.kernels import rounding
+from arturo.core import rounding
 from arturo.kernels.eager import follow_parameter
 from arturo.sharding import drop_gathered, is_sharded, to_local
 

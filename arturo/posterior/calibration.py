@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from arturo.posterior import Posterior
-from arturo.prediction import Inputs, predict
+from arturo.posterior.gaussian import Posterior
+from arturo.posterior.prediction import Inputs, predict
 
 TEMPERATURES = tuple(10.0 ** (k / 2) for k in range(-8, 3))  # 1e-4, 3e-4, ..., 10
 

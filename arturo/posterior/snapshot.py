@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from arturo.curvature import Data, Loss, ggn_diagonal
 from arturo.hyperparameters import ARTURO
 from arturo.loss_scale import in_loss_units
-from arturo.posterior import Posterior, check, some, weight_of
+from arturo.posterior.curvature import Data, Loss, ggn_diagonal
+from arturo.posterior.gaussian import Posterior, check, some, weight_of
 from arturo.sharding import drop_gathered, is_sharded
 
 Curvature = str | Mapping[str, Tensor] | Callable[[list[Tensor]], Sequence[Tensor]]
