@@ -95,19 +95,21 @@ class AdaArturo(TrustRegionOptimizer):
     def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, making state where there is none. Dynamo runs this eagerly."""
         sampling.refuse_draws(group["params"])
+        lr = group["lr"]
+        on_device = isinstance(lr, Tensor) and (group["capturable"] or lr.device.type != "cpu")
+        moves = on_device or lr > 0  # a schedule that ends at 0 may round below it
         for number, p in enumerate(group["params"], start):
             if p.grad is None:
                 continue
             if p.grad.is_sparse:
                 raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
-            if "M" not in self.state[p]:  # the user may keep something of their own there
-                self.state[p].update(initial_state(group, p))
+            state = self.state[p]
+            if "M" not in state:  # the user may keep something of their own there
+                state.update(initial_state(group, p))
             if self._info is None:
                 self._make_info(p.device)
-            on_device = isinstance(group["lr"], Tensor) and (group["capturable"] or group["lr"].device.type != "cpu")
-            if not on_device and not group["lr"] > 0:
-                continue  # a schedule that ends at 0 may round below it
-            rows.append(row_of(group, p, self.state[p], number, shards))
+            if moves:
+                rows.append(row_of(group, p, state, number, shards))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -147,9 +149,7 @@ class AdaArturo(TrustRegionOptimizer):
         if self._info is None:
             self._make_info(members[0][0].device)
         assert self._info is not None
-        take_step(rows, self._info, shards, members)
-        readable = self._info.device.type == "cpu" and not any(group["capturable"] for group in self.param_groups)
-        if readable and not self._warned_missing:
+        if take_step(rows, self._info, shards, members):
             self._warn_missing(self._info[-1].item())
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:

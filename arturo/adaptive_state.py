@@ -43,7 +43,12 @@ def least_size(p: Tensor) -> float:
         >>> least_size(torch.zeros(64)), least_size(torch.zeros(8, 64, 5, 5))
         (0.1, 0.025)
     """
-    shape = effective_shape(p)
+    return _least_size(tuple(p.shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def _least_size(shape: tuple[int, ...]) -> float:
+    shape = _effective_shape(shape)
     return VECTOR_SIZE if len(shape) < 2 else MATRIX_SIZE / math.sqrt(max(math.prod(shape[1:]), 1))
 
 

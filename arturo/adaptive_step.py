@@ -1,7 +1,8 @@
 """One step of :class:`arturo.AdaArturo`: observe every parameter, one multiplier for all, move every parameter.
 
-On accelerators there is no host read in it: sums stay on the device, which never waits. What depends on the number of a step
-(gains, whose basis is refreshed) is known on the host, or under ``capturable`` computed on the device.
+On accelerators there is no host read in it: sums stay on the device, which never waits. On the host they are NumPy's
+numbers, since some forty tensor operations on a handful of them would cost more than a small network's passes. What depends
+on the number of a step (gains, whose basis is refreshed) is known on the host, or under ``capturable`` computed on the device.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +30,7 @@ def row_of(
 ) -> Row:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
+    least = least_size(p)
     assert grad is not None
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None)
@@ -41,7 +44,7 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = learned.filter_gain(group["betas"][0], t)
-    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, alive)
+    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
 
 
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -50,100 +53,127 @@ def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step) + 1
 
 
+Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
-def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> None:
-    """Step all rows and write what happened to ``info``."""
-    passes = kernels(rows)
+def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
+    """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
+    if not (info.is_cpu and type(info) is Tensor and all(row.on_host for row in rows)):
+        outcome = _step(rows, info, shards, members)
+        torch.stack([x.to(info.dtype) for x in outcome], out=info)
+        return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
+    numbers = info.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers[:] = _step(rows, numbers, shards, members)
+    return bool(numbers[-1] > 0)
+
+
+def _step(rows: Sequence[Row], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
+    """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
+    passes, xp = kernels(rows), learned.namespace(info)
     rows = [row for kernel in passes for row in kernel.rows]
+    numbers = Numbers.of(rows, info)
     # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
-    sums = [kernel.observe().to(info) for kernel in passes]
+    sums = [kernel.observe() for kernel in passes]
     # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
-    at = region(rows, sums, info, shards, members)
+    at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    k = torch.where(seen, k, 0.0)
-    spent = torch.where(k > 0, k * k * at.A / at.B, 0.0)
+    k = xp.where(seen, k, 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
-    if rows:
-        keep, length = factors(rows, at.sigma, k, torch.where(seen, spent, 0.0), phi, seen, info)
-        counts = [len(kernel.rows) for kernel in passes]
-        for kernel, *numbers in zip(passes, keep.split(counts), length.split(counts), strict=True):
-            kernel.move(*numbers)
-        count(rows)
+    spent = xp.where(k > 0, k * k * at.A / at.B, 0.0)
+    keep = xp.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
+    keep = xp.where(numbers.anchored > 0, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
+    length = PER_LR * k * numbers.lr * at.sigma
+    first = 0
+    for kernel in passes:
+        here = slice(first, first := first + len(kernel.rows))
+        kernel.move(keep[here], length[here])
+    count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
-    eta = torch.where(k > 0, 1 / k, 0.0)
     active = (k > 0) & (at.A >= at.N)
-    info.copy_(torch.stack([x.to(info.dtype) for x in (eta, kl, bound, at.entries > 0, active, at.skipped)]))
+    return xp.where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
+
+
+class Numbers(NamedTuple):
+    """What is known of the rows before the step, a vector of each."""
+
+    lr: Vector
+    decay: Vector
+    gain: Vector
+    least: Vector  # size
+    entries: Vector
+    anchored: Vector  # 1, of a vector 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], info: Vector) -> Numbers:
+        lines = [
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
+            for row in rows
+        ]
+        return cls(*columns(lines, info, len(cls._fields)))
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes; 0-d tensors but for ``sigma``."""
+    """The sums behind the trust region, over all processes: numbers, but for ``sigma``."""
 
-    sigma: Tensor  # size of each row's tensor
-    B: Tensor
-    A: Tensor
-    N: Tensor
-    weighted_A: Tensor  # A with each tensor's part times lr^2
-    lr: Tensor  # the largest
-    skipped: Tensor
-    entries: Tensor
+    sigma: Vector  # size of each row's tensor
+    B: Any
+    A: Any
+    N: Any
+    weighted_A: Any  # A with each tensor's part times lr^2
+    lr: Any  # the largest
+    skipped: Any
+    entries: Any
 
 
 def region(
-    rows: Sequence[Row], sums: Sequence[Tensor], info: Tensor, shards: sharding.Shards | None, members: Members
+    rows: Sequence[Row],
+    numbers: Numbers,
+    sums: Sequence[Tensor],
+    info: Vector,
+    shards: sharding.Shards | None,
+    members: Members,
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
-    table, places = _lines(rows, sums, info), [row.number for row in rows]
-    order = sorted(range(len(rows)), key=places.__getitem__)  # sums must not depend on which kernel took which row
-    if shards is None and order != list(range(len(rows))):
-        table = torch.stack([table[i] for i in order])
-    owners = [members[places[i]] for i in order]
+    xp = learned.namespace(info)
+    squares, S, A, missing = joined(sums, info).T
+    N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
+    table = xp.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
+    if any(row.alive is not None for row in rows):
+        alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
+        table = torch.where(alive.unsqueeze(1), table, 0.0)
+    places = [row.number for row in rows]
+    order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a line for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(len(members), 7)
+        whole: Any = np.zeros((len(members), 7)) if xp is np else info.new_zeros(len(members), 7)
         for i, row in enumerate(rows):
             if row.counted:
-                whole[row.number] = table[i]
-        table, owners = shards.total(whole), list(members)
-    squares, S, A, N, weighted, skipped, entries = table.unbind(1)
-    sigma = torch.maximum((squares / entries.clamp(min=1)).sqrt(), column([least_size(p) for p, _ in owners], info))
-    lr = torch.where(entries > 0, column([group["lr"] for _, group in owners], info), 0.0).max()
-    lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
-    B, A, N, weighted = (torch.stack((S, A, N, weighted)) * sigma).sum(1).unbind()
-    if shards is not None or order != list(range(len(rows))):
-        at = places if shards is not None else sorted(range(len(rows)), key=order.__getitem__)
-        sigma = torch.stack([sigma[i] for i in at]) if rows else sigma[:0]
+                whole[row.number] = table[i, :7]
+        whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
+        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2).T
+        table, order = xp.concatenate([whole, known], 1), places
+    elif places != sorted(places):  # sums must not depend on which kernel took which row
+        table = xp.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
+        order = [sorted(places).index(place) for place in places]
+    squares, S, A, N, weighted, skipped, entries, least, lr = table.T
+    sigma = xp.maximum(xp.sqrt(squares / xp.clip(entries, 1.0, None)), least)
+    lr = xp.where(entries > 0, lr, 0.0).max()
+    lr = xp.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
+    B, A, N, weighted = (xp.stack((S, A, N, weighted)) * sigma).sum(1)
+    if order is not None:
+        sigma = xp.stack([sigma[i] for i in order]) if rows else sigma[:0]
     return Region(sigma, B, A, N, weighted, lr, skipped.sum(), entries.sum())
 
 
-def _lines(rows: Sequence[Row], sums: Sequence[Tensor], info: Tensor) -> Tensor:
-    """Squares, S, A, N, A lr^2, missing entries, entries: a line per row."""
-    if not rows:
-        return info.new_zeros(0, 7)
-    squares, S, A, missing = (sums[0] if len(sums) == 1 else torch.cat(list(sums))).unbind(1)
-    lr = column([row.group["lr"] for row in rows], info)
-    level = column([learned.noise_level(row.gain) for row in rows], info)
-    entries = column([row.mean.numel() for row in rows], info)
-    table = torch.stack([squares, S, A, S * level, A * lr * lr, missing, entries], 1)
-    if all(row.alive is None for row in rows):
-        return table
-    alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
-    return torch.where(alive.unsqueeze(1), table, 0.0)
-
-
-def factors(
-    rows: Sequence[Row], sigma: Tensor, k: Tensor, spent: Tensor, phi: Tensor, seen: Tensor, info: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What each row's mean is multiplied by, decay and anchor, and the length of its step in units of M / s."""
-    lr = column([row.group["lr"] for row in rows], info)
-    decay = column([row.group["weight_decay"] for row in rows], info)
-    anchored = column([row.start is None for row in rows], info)  # vectors are not
-    keep = torch.where(seen, 1 - lr * decay, 1.0)
-    pull = learned.anchor(PER_LR * lr, spent, phi, column([row.gain for row in rows], info))
-    return torch.where(anchored > 0, keep * pull, keep), PER_LR * lr * sigma * k
+def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
+    """The kernels' sums, one under the other."""
+    if isinstance(info, Tensor):
+        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 4)
+    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 4))
 
 
 def count(rows: Sequence[Row]) -> None:
@@ -156,11 +186,21 @@ def count(rows: Sequence[Row]) -> None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
 
 
-def column(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Numbers, or 0-d tensors among them, as a vector. On the device they are filled in: a graph cannot capture a copy."""
-    first = values[0] if values else 0.0
-    if not isinstance(first, Tensor) and all(x is first or x == first for x in values):
+def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:
+    """Lines of ``count`` numbers, 0-d tensors among them, as a table with a row for each column of theirs.
+
+    On a device numbers are filled in, not copied, which a graph cannot capture; equal ones of a column at once.
+    """
+    if not isinstance(like, Tensor):
+        lines = [[float(x) if isinstance(x, Tensor) else x for x in line] for line in lines]
+        return np.array(lines, dtype=like.dtype).reshape(-1, count).T
+    if not lines:
+        return like.new_zeros(count, 0)
+    return torch.stack([_column(values, like) for values in zip(*lines, strict=True)])
+
+
+def _column(values: Sequence[Any], like: Tensor) -> Tensor:
+    first = values[0]
+    if not isinstance(first, Tensor) and all(not isinstance(x, Tensor) and x == first for x in values):
         return like.new_full((len(values),), float(first))
-    if like.device.type == "cpu" and type(like) is Tensor and not any(isinstance(x, Tensor) for x in values):
-        return torch.tensor([float(x) for x in values], dtype=like.dtype)
     return torch.stack([x.to(like).reshape(()) if isinstance(x, Tensor) else like.new_full((), float(x)) for x in values])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,11 @@ FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient 
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.1  # of a step's length that the anchor takes back
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
+
+
+def namespace(x: Any) -> Any:
+    """The functions for ``x``: torch's for tensors, NumPy's for numbers of the host, where a call costs a tenth."""
+    return torch if isinstance(x, Tensor) else np
 
 
 def filter_gain(b1: float, t: Any) -> Any:
@@ -94,7 +100,7 @@ def innovation_share(gain: Any, t: Any) -> Any:
     return 1.0 if t == 1 else max(1 - gain, LEAST_NOISE)
 
 
-def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
+def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
     r"""How far to go: ``k`` of :math:`\Delta = -\tau\sigma k M / s`, the share phi, and the part of the drift's KL to spend.
 
     With :math:`B = \sum\sigma s`, :math:`A = \sum\sigma M^2 / s` and :math:`N = \sum\sigma s\,K / (2 - K)` over all weights,
@@ -117,12 +123,13 @@ def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Ten
         >>> reach(none, none, none, 0.5)[0]  # nothing pulls
         tensor(0.)
     """
-    phi = torch.where(A > 0, 1 - N / A, 0.0).clamp(LEAST_SHARE, 1.0)
+    xp = namespace(A)
+    phi = xp.clip(xp.where(A > 0, 1 - N / A, 0.0), LEAST_SHARE, 1.0)
     part = phi ** (2 * exponent)
-    return torch.where(A > 0, (part * B / torch.maximum(A, N)).sqrt(), 0.0), phi, part
+    return xp.where(A > 0, xp.sqrt(part * B / xp.maximum(A, N)), 0.0), phi, part
 
 
-def anchor(tau: Tensor, spent: Tensor, phi: Tensor, gain: Any) -> Tensor:
+def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
     r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
 
     An optimum that wanders as a plain random walk has no size: steps relative to the weights' size would make them grow without
@@ -137,6 +144,7 @@ def anchor(tau: Tensor, spent: Tensor, phi: Tensor, gain: Any) -> Tensor:
         >>> anchor(torch.tensor(0.1), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.01), torch.tensor(1.0), noise, 0.1)
         (tensor(0.9950), tensor(0.9990))
     """
-    reached = tau * spent.sqrt()
-    grown = torch.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
-    return (1 - grown).clamp(min=0).sqrt()
+    xp = namespace(spent)
+    reached = tau * xp.sqrt(spent)
+    grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
+    return xp.sqrt(xp.clip(1 - grown, 0.0, None))

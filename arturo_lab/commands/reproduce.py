@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import RunSet, prepare, read_all, train_many
+from arturo_lab.commands.many import RunSet, prepare, train_many
 from arturo_lab.commands.options import Against, DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import ConfigError, RunError
@@ -20,6 +20,7 @@ from arturo_lab.paper.content import document
 from arturo_lab.paper.deviations import deviations
 from arturo_lab.paper.scales import SCALES
 from arturo_lab.report.sections import sections
+from arturo_lab.runs.collection import read_all
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import once, parse_seeds

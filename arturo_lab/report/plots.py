@@ -108,7 +108,7 @@ def add_legend(figure: Figure, all_axes: Sequence[Axes], columns: int, note: str
         title_fontsize=7,
         **look,
     )
-    legend.get_title().set_color("0.35")
+    legend.get_title().set(color="0.35", multialignment="center")
 
 
 def wrapped(text: str, letters: int) -> str:

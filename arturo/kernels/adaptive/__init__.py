@@ -2,7 +2,7 @@
 
 * ``observe()``: filter and noise, in place. Returns four sums per row: squares of the weights (of a vector's distance from its
   start), ``S`` = sum of s, ``A`` = sum of M^2 / s, and the number of missing entries;
-* ``move(keep, length)``: mean <- keep mean - length M / s, a number of each per row.
+* ``move(keep, length)``: mean <- keep mean - length M / s, a number of each per row (NumPy's on the host, else tensors).
 
 ``eager``, ``foreach``, ``compiled`` and ``native`` take tensors whose Gaussian is diagonal in the weights, ``tiles`` and
 ``native_tiles`` those that are turned; :mod:`arturo.kernels.adaptive.choice` picks.
@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -24,4 +24,4 @@ class Kernel(Protocol):
 
     def observe(self) -> Tensor: ...
 
-    def move(self, keep: Tensor, length: Tensor) -> None: ...
+    def move(self, keep: Any, length: Any) -> None: ...

@@ -31,9 +31,9 @@ def _turned(row: Row) -> Callable[[Sequence[Row]], Kernel]:
 
 def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
     """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
-    group = row.group
     if _may_be_native(row):
-        return Native if native.format_of(row) is not None else Eager
+        return Native if native.takes(row) else Eager
+    group = row.group
     if group["fused"] and not torch.compiler.is_compiling():
         return Compiled
     chosen = group["foreach"]
@@ -44,7 +44,7 @@ def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
 
 def _may_be_native(row: Row) -> bool:
     group = row.group
-    if group["foreach"] is not None or group["fused"] is False or group["capturable"] or row.mean.device.type != "cpu":
+    if group["foreach"] is not None or group["fused"] is False or group["capturable"] or not row.mean.is_cpu:
         return False
     if extension.available():
         return True

@@ -1,7 +1,7 @@
 """The passes as generated code, one dynamic-shape kernel each, for devices that Inductor knows and hosts without the extension.
 
 As in :mod:`arturo.kernels.compiled`: numbers come in tensors, so that nothing compiles twice but for another dtype. What it
-does not take (a single entry, layouts that differ between a parameter, its gradient and its state) goes to the eager loop.
+cannot take (a single entry, layouts that differ between a parameter, its gradient and its state) goes to the eager loop.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Compiled:
             found.append(_run(_observe, *flat, row.alive, *_numbers(row, numbers)))
         return eager.joined(found)
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
-        for row, flat, *numbers in zip(self.rows, self.flat, keep.unbind(), length.unbind(), strict=True):
+    def move(self, keep: Any, length: Any) -> None:
+        for row, flat, *numbers in zip(self.rows, self.flat, keep, length, strict=True):
             if flat is None:
                 eager.move(row, *numbers)
                 continue

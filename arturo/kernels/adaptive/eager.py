@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ class Eager:
     def observe(self) -> Tensor:
         return joined([observe(row) for row in self.rows])
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
-        for row, *numbers in zip(self.rows, keep.unbind(), length.unbind(), strict=True):
+    def move(self, keep: Any, length: Any) -> None:
+        for row, *numbers in zip(self.rows, keep, length, strict=True):
             move(row, *numbers)
 
 
@@ -47,16 +48,17 @@ def sums(row: Row, missing: Tensor) -> Tensor:
     return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, M / s * M)), missing.to(dtype)])
 
 
-def move(row: Row, keep: Tensor, length: Tensor) -> None:
+def move(row: Row, keep: Any, length: Any) -> None:
     shift(row, row.state["M"] / row.noise_scale(), keep, length)
 
 
-def shift(row: Row, step: Tensor, keep: Tensor, length: Tensor) -> None:
+def shift(row: Row, step: Tensor, keep: Any, length: Any) -> None:
     """mean <- keep mean - length step, and the parameter after it."""
     if row.alive is not None:
         step = torch.where(row.alive, step, 0.0)
-    device = row.mean.device
-    row.mean.mul_(keep.to(device)).sub_(step.mul_(length.to(device)))
+    if isinstance(keep, Tensor):
+        keep, length = keep.to(row.mean.device), length.to(row.mean.device)
+    row.mean.mul_(keep).sub_(step.mul_(length))
     if row.mean.dtype != row.param.dtype:
         row.param.copy_(row.mean)
 

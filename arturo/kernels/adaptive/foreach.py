@@ -30,10 +30,11 @@ class Foreach:
         found = [_observe(rows) for rows in self.lists]
         return torch.cat([x.to(found[0].device) for x in found])
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
-        counts = [len(rows) for rows in self.lists]
-        for rows, *numbers in zip(self.lists, keep.split(counts), length.split(counts), strict=True):
-            _move(rows, *numbers)
+    def move(self, keep: Any, length: Any) -> None:
+        first = 0
+        for rows in self.lists:
+            here = slice(first, first := first + len(rows))
+            _move(rows, keep[here], length[here])
 
 
 def _lists(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -100,16 +101,21 @@ def _noise_scales(rows: list[Row]) -> list[Tensor]:
     return list(s)
 
 
-def _move(rows: list[Row], keep: Tensor, length: Tensor) -> None:
+def _move(rows: list[Row], keep: Any, length: Any) -> None:
     step = torch._foreach_div([row.state["M"] for row in rows], _noise_scales(rows))
     mean = [row.mean for row in rows]
     if rows[0].alive is not None:
         for row, x, *numbers in zip(rows, step, keep, length, strict=True):
             eager.shift(row, x, *numbers)
         return
-    torch._foreach_mul_(mean, list(keep.to(mean[0].device, mean[0].dtype).unbind()))
-    torch._foreach_mul_(step, list(length.to(mean[0].device, mean[0].dtype).unbind()))
+    torch._foreach_mul_(mean, _each(keep, mean[0]))
+    torch._foreach_mul_(step, _each(length, mean[0]))
     torch._foreach_sub_(mean, step)
     for row in rows:
         if row.mean.dtype != row.param.dtype:
             row.param.copy_(row.mean)
+
+
+def _each(numbers: Any, like: Tensor) -> Any:
+    """As ``_foreach`` takes a number for each tensor."""
+    return list(numbers.to(like).unbind()) if isinstance(numbers, Tensor) else numbers.tolist()

@@ -6,7 +6,7 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,14 +29,12 @@ class Table(NamedTuple):
 
 
 class Native:
-    """Rows for which :func:`format_of` is not None."""
+    """Rows that :func:`takes` takes."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         kinds: dict[int, list[Row]] = {}
         for row in rows:
-            kind = format_of(row)
-            assert kind is not None
-            kinds.setdefault(kind, []).append(row)
+            kinds.setdefault(_FORMAT_OF[row.param.dtype, row.mean.dtype, row.state["M"].dtype], []).append(row)
         self.rows = [row for alike in kinds.values() for row in alike]
         self.grads = [laid_out(row.grad, row.param) for row in self.rows]  # copies live as long as the step
         grads = iter(self.grads)
@@ -47,7 +45,7 @@ class Native:
         self._call(OBSERVE, None, None, sums)
         return sums
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
+    def move(self, keep: Any, length: Any) -> None:
         self._call(
             MOVE, array("d", keep.tolist()), array("d", length.tolist()), torch.empty(len(self.rows), 4, dtype=torch.float64)
         )
@@ -63,20 +61,16 @@ class Native:
             at += table.rows
 
 
-def format_of(row: Row) -> int | None:
-    """The format of :data:`arturo.kernels.native.FORMATS` that fits, if the tensors are dense and lie in memory alike."""
-    param, grad, mean, M, r = row.param, row.grad, row.mean, row.state["M"], row.state["r"]
-    kind = _FORMAT_OF.get((param.dtype, mean.dtype, M.dtype))
-    if kind is None or grad.dtype != param.dtype:
-        return None
-    tensors = (param, mean, M, r) if row.start is None else (param, mean, M, r, row.start)
-    if not all(type(x) in native.PLAIN for x in (grad, *tensors)) or param.device.type != "cpu":
-        return None
-    if all(x.is_contiguous() for x in tensors):
-        return kind
+def takes(row: Row) -> bool:
+    """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
+    param, grad, mean, M, r, start = row.param, row.grad, row.mean, row.state["M"], row.state["r"], row.start
+    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype or type(grad) not in native.PLAIN:
+        return False
     strides = param.stride()
-    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
-    return kind if dense and all(x.stride() == strides for x in tensors) else None
+    for x in (param, mean, M, r) if start is None else (param, mean, M, r, start):
+        if type(x) not in native.PLAIN or x.stride() != strides:
+            return False
+    return param.is_contiguous() or (param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last))
 
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:

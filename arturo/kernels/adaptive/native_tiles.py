@@ -23,21 +23,19 @@ from arturo.surrogates import learned
 PACK, OBSERVE, SCALE, UNPACK = range(4)
 LEAST, MOST = 1 << 15, 1 << 17  # entries: a batch below the first takes in another matrix, none exceeds the second
 _RECORD = struct.Struct("=7Q5q10d")  # struct TileRange of cpp/tiles.h
+_TURNED, _FACTORS = struct.Struct("=Q"), struct.Struct("=2d")  # its fields that change from pass to pass, and where they are
+_TURNED_AT, _FACTORS_AT = 4 * 8, 20 * 8
 
 
 class Part(NamedTuple):
-    """``tiles`` tiles of a row from ``first`` on; ``number`` is the row's place in the list, ``place`` that of its tiles."""
+    """``tiles`` tiles of a row from ``first`` on; ``place`` is that of its first tile among the tiles of all rows."""
 
-    number: int
     row: Row
     grad: Tensor  # row by row
     mean: Tensor  # row by row: a copy where the row's is not
     first: int
     tiles: int
     place: int
-
-
-Batch = list[Part]  # all of the same tile
 
 
 def takes(row: Row) -> bool:
@@ -51,6 +49,54 @@ def takes(row: Row) -> bool:
     )
 
 
+class Batch:
+    """Tiles of one shape that go through a pass together: of neighbouring rows, from ``number`` on."""
+
+    def __init__(self, parts: Sequence[Part], number: int, seen: int, mean_s: int) -> None:
+        self.parts, self.number = parts, number
+        self.records = ctypes.create_string_buffer(_RECORD.size * len(parts))
+        grid = parts[0].row.grid
+        assert grid is not None
+        self.tile, self.dtype = (grid.height, grid.width), parts[0].row.mean.dtype
+        width = self.dtype.itemsize
+        self.offsets = [0]  # of the parts, in bytes
+        for i, (row, grad, mean, first, some, place) in enumerate(parts):
+            assert row.grid is not None
+            state, group, size = row.state, row.group, grid.height * grid.width * width
+            _RECORD.pack_into(
+                self.records, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(), state["M"].data_ptr() + first * size,
+                state["r"].data_ptr() + first * size, 0, seen + place, mean_s + 8 * place, first, some, row.grid.columns,
+                *self.tile, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR,
+                -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
+            )  # fmt: skip
+            self.offsets.append(self.offsets[-1] + some * size)
+
+    @property
+    def entries(self) -> int:
+        return self.offsets[-1] // self.dtype.itemsize
+
+    def bases(self) -> tuple[Tensor | None, ...]:
+        """``Q_L`` and ``Q_R`` of the tiles, None for a side that does not turn."""
+        return tuple(self._joined(name) if name in self.parts[0].row.state else None for name in ("Q_L", "Q_R"))
+
+    def _joined(self, name: str) -> Tensor:
+        all_of_it = [(part, part.row.state[name].flatten(0, 1)) for part in self.parts]
+        some = [x if part.tiles == len(x) else x[part.first : part.first + part.tiles] for part, x in all_of_it]
+        return some[0] if len(some) == 1 else torch.cat(some)
+
+    def run(self, kind: int, turned: Tensor, sums: int, numbers: Sequence[tuple[float, float]] = ()) -> None:
+        """One pass; the sums of its rows are added to what is at the address ``sums``."""
+        at = turned.data_ptr()
+        for i in range(len(self.parts)):
+            _TURNED.pack_into(self.records, i * _RECORD.size + _TURNED_AT, at + self.offsets[i])
+            if numbers:
+                _FACTORS.pack_into(self.records, i * _RECORD.size + _FACTORS_AT, *numbers[self.number + i])
+        native.library().arturo_tiles(
+            ctypes.c_int32(self.dtype == torch.float64), ctypes.c_int32(kind), ctypes.c_int64(len(self.parts)), self.records,
+            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums + 32 * self.number),
+        )  # fmt: skip
+
+
 class NativeTiles:
     """Rows that :func:`takes` takes."""
 
@@ -60,132 +106,85 @@ class NativeTiles:
             assert row.grid is not None
             kinds.setdefault((row.grid[2:], row.mean.dtype), []).append(row)  # sides of a tile, and which of them turn
         self.rows = [row for alike in kinds.values() for row in alike]
-        self.batches = list(_batches(self.rows))
         self.seen = bytearray(sum(row.grid.tiles for row in self.rows if row.grid is not None))
         self.mean_s = torch.zeros(len(self.seen), dtype=torch.float64)
-        self.scratch: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
-        for batch in self.batches:
-            dtype, n = batch[0].row.mean.dtype, _size(batch)
-            if dtype not in self.scratch or len(self.scratch[dtype][0]) < n:
-                self.scratch[dtype] = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+        self.sums = torch.zeros(len(self.rows), 4, dtype=torch.float64)
+        seen = ctypes.addressof(ctypes.c_char.from_buffer(self.seen))
+        self.batches = [Batch(*batch, seen, self.mean_s.data_ptr()) for batch in _batches(self.rows)]
+        most = {dtype: max(x.entries for x in self.batches if x.dtype == dtype) for dtype in {x.dtype for x in self.batches}}
+        self.scratch = {dtype: (torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)) for dtype, n in most.items()}
 
     def observe(self) -> Tensor:
-        sums = torch.zeros(len(self.rows), 4, dtype=torch.float64)
         for row in self.rows:
             tiles.refresh(row)
+        sums = self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)
-            self._call(PACK, batch, X, sums)
-            Q_L, Q_R = _bases(batch)
+            batch.run(PACK, X, sums)
+            Q_L, Q_R = batch.bases()
             if Q_L is not None:
                 X, Y = torch.bmm(Q_L.mT, X, out=Y), X
             if Q_R is not None:
                 X, Y = torch.bmm(X, Q_R, out=Y), X
-            self._call(OBSERVE, batch, X, sums)
+            batch.run(OBSERVE, X, sums)
             self._follow_factors(batch, X)
-        return sums
+        return self.sums
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
-        numbers = list(zip(keep.tolist(), length.tolist(), strict=True))
+    def move(self, keep: Any, length: Any) -> None:
+        numbers, sums = list(zip(keep.tolist(), length.tolist(), strict=True)), self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)
-            self._call(SCALE, batch, X)
-            Q_L, Q_R = _bases(batch)
+            batch.run(SCALE, X, sums)
+            Q_L, Q_R = batch.bases()
             if Q_L is not None:
                 X, Y = torch.bmm(Q_L, X, out=Y), X
             if Q_R is not None:
                 X, Y = torch.bmm(X, Q_R.mT, out=Y), X
-            self._call(UNPACK, batch, X, numbers=numbers)
-        for _, row, _, mean, *_ in (part for batch in self.batches for part in batch if part.first == 0):
+            batch.run(UNPACK, X, sums, numbers)
+        for row, _, mean, *_ in (part for batch in self.batches for part in batch.parts if part.first == 0):
             if mean is not row.mean:
                 row.mean.copy_(mean)
             if row.mean.dtype != row.param.dtype:
                 row.param.copy_(row.mean)
 
     def _buffers(self, batch: Batch) -> tuple[Tensor, ...]:
-        grid, n = batch[0].row.grid, _size(batch)
-        assert grid is not None
-        return tuple(x[:n].view(-1, grid.height, grid.width) for x in self.scratch[batch[0].row.mean.dtype])
+        return tuple(x[: batch.entries].view(-1, *batch.tile) for x in self.scratch[batch.dtype])
 
     def _follow_factors(self, batch: Batch, E: Tensor) -> None:
         at = 0
-        for part in batch:
+        for part in batch.parts:
             seen = None
             if self.seen.find(0, part.place, part.place + part.tiles) >= 0:
                 seen = torch.frombuffer(self.seen, dtype=torch.uint8)[part.place : part.place + part.tiles].view(-1, 1, 1)
             tiles.follow_factors(part.row, E[at : at + part.tiles], seen, part.first)
             at += part.tiles
 
-    def _call(
-        self, kind: int, batch: Batch, turned: Tensor, sums: Tensor | None = None, numbers: Sequence[tuple[float, float]] = ()
-    ) -> None:
-        """One pass over a batch; ``sums`` of its rows are added to."""
-        records = ctypes.create_string_buffer(_RECORD.size * len(batch))
-        seen = ctypes.addressof(ctypes.c_char.from_buffer(self.seen))
-        mean_s, at, width = self.mean_s.data_ptr(), turned.data_ptr(), turned.element_size()
-        for i, (index, row, grad, mean, first, count, place) in enumerate(batch):
-            grid, state, group = row.grid, row.state, row.group
-            assert grid is not None
-            size = grid.height * grid.width
-            skipped = first * size * width
-            keep, length = numbers[index] if numbers else (0.0, 0.0)
-            _RECORD.pack_into(
-                records, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(), state["M"].data_ptr() + skipped,
-                state["r"].data_ptr() + skipped, at, seen + place, mean_s + 8 * place, first, count, grid.columns,
-                grid.height, grid.width, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR,
-                -1.0 if group["maximize"] else 1.0, row.limit, keep, length,
-            )  # fmt: skip
-            at += count * size * width
-        out = torch.zeros(len(batch), 4, dtype=torch.float64)
-        native.library().arturo_tiles(
-            ctypes.c_int32(turned.dtype == torch.float64), ctypes.c_int32(kind), ctypes.c_int64(len(batch)), records,
-            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(out.data_ptr()),
-        )  # fmt: skip
-        if sums is not None:
-            for part, line in zip(batch, out, strict=True):
-                sums[part.number] += line
 
-
-def _batches(rows: Sequence[Row]) -> Iterator[Batch]:
-    """Rows of equal tiles stand together."""
-    batch: Batch = []
-    place = 0
+def _batches(rows: Sequence[Row]) -> Iterator[tuple[list[Part], int]]:
+    """Parts and the number of the first one's row. Rows of equal tiles stand together; a long row is cut."""
+    batch: list[Part] = []
+    size = number = place = 0
     for index, row in enumerate(rows):
         grid = row.grid
         assert grid is not None
         if row.mean.dtype != row.param.dtype:
             follow_parameter(row.mean, row.param, None)
-        grad, mean = row.grad.to(row.mean.dtype).contiguous(), row.mean.contiguous()
-        most = max(MOST // (grid.height * grid.width), 1)
+        grad, mean, tile = row.grad.to(row.mean.dtype).contiguous(), row.mean.contiguous(), grid.height * grid.width
+        most = max(MOST // tile, 1)
         for first in range(0, grid.tiles, most):
-            part = Part(index, row, grad, mean, first, min(most, grid.tiles - first), place + first)
-            if batch and not (_alike(batch[0].row, row) and _size(batch) < LEAST and _size([*batch, part]) <= MOST):
-                yield batch
+            part = Part(row, grad, mean, first, min(most, grid.tiles - first), place + first)
+            fits = first == 0 and size < LEAST and size + part.tiles * tile <= MOST
+            if batch and not (fits and _alike(batch[0].row, row)):
+                yield batch, number
                 batch = []
+            if not batch:
+                size, number = 0, index
             batch.append(part)
+            size += part.tiles * tile
         place += grid.tiles
     if batch:
-        yield batch
+        yield batch, number
 
 
 def _alike(a: Row, b: Row) -> bool:
     return a.grid is not None and b.grid is not None and a.grid[2:] == b.grid[2:] and a.mean.dtype == b.mean.dtype
-
-
-def _size(batch: Batch) -> int:
-    """Entries."""
-    grid = batch[0].row.grid
-    assert grid is not None
-    return sum(part.tiles for part in batch) * grid.height * grid.width
-
-
-def _bases(batch: Batch) -> tuple[Tensor | None, ...]:
-    """``Q_L`` and ``Q_R`` of a batch's tiles, None for a side that does not turn."""
-    found: list[Tensor | None] = []
-    for name in ("Q_L", "Q_R"):
-        if name not in batch[0].row.state:
-            found.append(None)
-            continue
-        parts = [part.row.state[name].flatten(0, 1)[part.first : part.first + part.tiles] for part in batch]
-        found.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-    return tuple(found)

@@ -25,9 +25,16 @@ class Row(NamedTuple):
     number: int  # its place among all parameters of the optimizer
     first: int  # index of its first entry in the whole parameter: where a shard begins
     counted: bool  # whether this process counts it in sums, and not another one that has the same
+    least: float  # size of the whole parameter
     t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
     gain: Any  # of the filter
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether all numbers of its step are the host's."""
+        lr = self.group["lr"]
+        return self.mean.is_cpu and not isinstance(self.t, Tensor) and (not isinstance(lr, Tensor) or lr.is_cpu)
 
     @property
     def share(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ class Tiles:
     def observe(self) -> Tensor:
         return eager.joined([observe(row) for row in self.rows])
 
-    def move(self, keep: Tensor, length: Tensor) -> None:
-        for row, *numbers in zip(self.rows, keep.unbind(), length.unbind(), strict=True):
+    def move(self, keep: Any, length: Any) -> None:
+        for row, *numbers in zip(self.rows, keep, length, strict=True):
             move(row, *numbers)
 
 
@@ -49,7 +50,7 @@ def observe(row: Row) -> Tensor:
     return eager.sums(row, missing)
 
 
-def move(row: Row, keep: Tensor, length: Tensor) -> None:
+def move(row: Row, keep: Any, length: Any) -> None:
     grid = row.grid
     assert grid is not None
     tiles = grid.view(row.state["M"] / row.noise_scale())

@@ -47,7 +47,7 @@ CONVERSIONS(Half)
 #undef CONVERSIONS
 
 CLONES double learn_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k, const Kept& kept) {
-    const double missing = learn_loop<false>(t, n, k);
+    const double missing = k.late ? learn_loop<true>(t, n, k) : learn_loop<false>(t, n, k);
     round_chunk(t.M, kept.M, n, kept.rounding, 0);
     round_chunk(t.r, kept.r, n, kept.rounding, 1);
     widen_chunk<Brain>(kept.M, t.M, n);  // the step follows the model as it is stored
@@ -71,6 +71,7 @@ S* as(void* p, int64_t at) {
 template <class H, class T, bool ROUNDED>
 Sums work(Pass pass, const Block& block) {
     constexpr bool half = !std::is_same<H, Same>::value;
+    constexpr int STRETCH = half ? CHUNK : 4 * CHUNK;  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
     const LearnedNumbers<T> k(tensor, block.keep, block.length);
     Sums sums = {0, 0, 0, 0};
@@ -78,7 +79,7 @@ Sums work(Pass pass, const Block& block) {
     int n;
     for (int64_t done = 0; done < block.size; done += n) {
         const int64_t at = block.offset + done, index = tensor.index + at;
-        const int left = CHUNK - int(index % CHUNK);  // chunks keep to the whole parameter's grid: shards round alike
+        const int left = ROUNDED ? CHUNK - int(index % CHUNK) : STRETCH;  // rounding keeps to the whole parameter's grid
         n = int(block.size - done < left ? block.size - done : left);
         LearnedChunk<T> t = {as<T>(tensor.mean, at), as<T>(tensor.grad, at), as<T>(tensor.M, at), as<T>(tensor.r, at),
                              as<T>(tensor.start, at)};

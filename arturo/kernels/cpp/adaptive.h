@@ -2,7 +2,8 @@
 // themselves. tiles.h has those for tensors that are turned.
 //
 // observe: M += K E, r += w (share E^2 - r) with E = g - M, and three sums; move: mean = keep mean - length M / s. s is never
-// stored: a root costs less than four bytes of traffic.
+// stored: a root costs less than four bytes of traffic. Nothing is prefetched by hand: the loops wait for memory, and the
+// processor's own prefetching does better (measured: 38 GB/s without, 26 to 31 with).
 
 #pragma once
 
@@ -48,27 +49,27 @@ INLINE T noise_scale(T r, T M, T eps, T sure) {
     return s > std::numeric_limits<T>::min() ? s : std::numeric_limits<T>::min();
 }
 
-template <class T>
-INLINE T newer(T r, T variance, bool late, T weight, T rest) {
-    return late ? variance - (variance - r) * rest : r + weight * (variance - r);
+template <bool LATE, class T>
+INLINE T newer(T r, T variance, T weight, T rest) {
+    return LATE ? variance - (variance - r) * rest : r + weight * (variance - r);
 }
 
-// Filter and noise. ALL: every gradient is there. Returns the number of missing ones.
-template <bool ALL, class T>
+// Filter and noise. Returns the number of missing gradients.
+template <bool LATE, class T>
 INLINE double learn_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
     const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
-    const bool late = k.late;
     const T* __restrict grad_ = t.grad;
     T *__restrict M_ = t.M, *__restrict r_ = t.r;
     T missing = 0;
 #pragma omp simd reduction(+ : missing)
     for (int i = 0; i < n; ++i) {
-        const bool seen = ALL || std::fabs(grad_[i]) <= limit;  // false for NaN too
-        const T M = M_[i], r = r_[i], E = seen ? sign * grad_[i] - M : T(0);
-        const T next = newer(r, E * E * share, late, weight, rest);
+        const T g = grad_[i], M = M_[i], r = r_[i], innovation = sign * g - M;
+        const bool seen = std::fabs(g) <= limit;  // false for NaN too
+        const T E = seen ? innovation : T(0);
+        const T next = newer<LATE>(r, E * E * share, weight, rest);
         M_[i] = M + gain * E;
         r_[i] = seen ? next : r;
-        if (!ALL) missing += seen ? T(0) : T(1);
+        missing += seen ? T(0) : T(1);
     }
     return double(missing);
 }
@@ -89,13 +90,36 @@ INLINE Sums learned_sums(const LearnedChunk<T>& t, int n, const LearnedNumbers<T
     return {double(squares), double(S), double(A), 0};
 }
 
+// Both in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole and for
+// missing gradients, since masks cost less here than a look at the gradients beforehand.
+template <bool START, bool LATE, class T>
+INLINE Sums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
+    const T eps = k.eps, sure = k.sure;
+    const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
+    T *__restrict M_ = t.M, *__restrict r_ = t.r;
+    T squares = 0, S = 0, A = 0, missing = 0;
+#pragma omp simd reduction(+ : squares, S, A, missing)
+    for (int i = 0; i < n; ++i) {
+        const T g = grad_[i], M = M_[i], r = r_[i], innovation = sign * g - M;
+        const bool seen = std::fabs(g) <= limit;  // false for NaN too
+        const T E = seen ? innovation : T(0), next = newer<LATE>(r, E * E * share, weight, rest);
+        const T new_M = M + gain * E, new_r = seen ? next : r, s = noise_scale(new_r, new_M, eps, sure);
+        const T away = START ? mean_[i] - start_[i] : mean_[i];
+        M_[i] = new_M;
+        r_[i] = new_r;
+        squares += away * away;
+        S += s;
+        A += new_M / s * new_M;
+        missing += seen ? T(0) : T(1);
+    }
+    return {double(squares), double(S), double(A), double(missing)};
+}
+
 template <class T>
 INLINE Sums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    fetch_next(t.grad, t.M, t.r, t.mean);
-    const double missing = all_seen(t.grad, n, k.limit) ? learn_loop<true>(t, n, k) : learn_loop<false>(t, n, k);
-    Sums sums = t.start ? learned_sums<true>(t, n, k) : learned_sums<false>(t, n, k);
-    sums.missing = missing;
-    return sums;
+    if (k.late) return t.start ? observe_loop<true, true>(t, n, k) : observe_loop<false, true>(t, n, k);
+    return t.start ? observe_loop<true, false>(t, n, k) : observe_loop<false, false>(t, n, k);
 }
 
 template <class T>
@@ -103,7 +127,6 @@ INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T
     const T eps = k.eps, sure = k.sure, keep = k.keep, length = k.length;
     const T *__restrict M_ = t.M, *__restrict r_ = t.r;
     T* __restrict mean_ = t.mean;
-    fetch_next(t.M, t.r, t.mean);
 #pragma omp simd
     for (int i = 0; i < n; ++i) mean_[i] = mean_[i] * keep - M_[i] / noise_scale(r_[i], M_[i], eps, sure) * length;
 }

@@ -60,15 +60,14 @@ INLINE Sums pack_tile(const Tile<T>& t, T limit, uint8_t& seen) {
 }
 
 // Filter and noise of a tile that was seen; the innovation replaces the turned gradient.
-template <class T>
+template <bool LATE, class T>
 INLINE void learn_tile(const Tile<T>& t, int64_t size, const LearnedNumbers<T>& k) {
     const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign;
-    const bool late = k.late;
     T *__restrict turned_ = t.turned, *__restrict M_ = t.M, *__restrict r_ = t.r;
 #pragma omp simd
     for (int64_t i = 0; i < size; ++i) {
         const T M = M_[i], E = sign * turned_[i] - M;
-        r_[i] = newer(r_[i], E * E * share, late, weight, rest);
+        r_[i] = newer<LATE>(r_[i], E * E * share, weight, rest);
         M_[i] = M + gain * E;
         turned_[i] = E;
     }
@@ -131,7 +130,7 @@ INLINE Sums tile_pass(TilePass pass, const TileRange& range, int64_t number) {
         case PACK:
             return pack_tile(t, k.limit, range.seen[number]);
         case OBSERVE_TILE: {
-            if (range.seen[number]) learn_tile(t, size, k);
+            if (range.seen[number]) k.late ? learn_tile<true>(t, size, k) : learn_tile<false>(t, size, k);
             range.mean_s[number] = tile_sums<false>(t, size, k, T(0)).s_1 / double(size);
             return tile_sums<true>(t, size, k, T(range.floor * range.mean_s[number]));
         }

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from arturo_lab.registry import ConfigError
-from arturo_lab.runs.records import number, read_runs
+from arturo_lab.runs.collection import read_runs
+from arturo_lab.runs.records import number
 
 
 def test_reads_what_was_written(make_run, tmp_path: Path) -> None:

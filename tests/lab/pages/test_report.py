@@ -19,7 +19,7 @@ from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 def report(root: Path, *arguments: str) -> int:
@@ -182,7 +182,7 @@ def test_nothing_has_begun(make_run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "arturo: DIR: nowhere is not there"),
+        (["nowhere"], "arturo: DIR: nowhere does not exist"),
         (["."], "arturo: DIR: . holds no run folders"),
         ([".", "--target", "nan"], "arturo: target: must be a finite number, such as 0.9 for 90 % accuracy, got nan"),
     ],

@@ -15,7 +15,7 @@ from arturo_lab.paper.deviations import deviations
 from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.paper.timing import timing_table
 from arturo_lab.report.sections import Section, sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 from arturo_lab.tasks.catalog import TASKS
 
 
