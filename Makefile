@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Touched after a successful installation; older than what it was made from means: install again.
+# Touched after a successful installation; if it is older than its sources, install again.
 STAMP := $(VENV)/.arturo-installed
 
 .PHONY: help run test lint dist clean
@@ -23,7 +23,7 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The hook of PEP 517 makes the source distribution and pip the wheel from that, so that a file missing there is noticed here.
+# The PEP 517 hook makes the source distribution, and pip makes the wheel from it, so that a missing file is noticed.
 dist: $(STAMP)  ## source distribution and wheel in dist/, the wheel tried in an empty environment
 	rm -rf dist build/empty
 	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'

@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say: the C++ kernel, built where there is a compiler."""
+"""The one thing that pyproject.toml cannot declare: the C++ kernel, built if there is a compiler."""
 
 import sys
 
@@ -25,7 +25,7 @@ setup(
             extra_compile_args=flags,
             extra_link_args=links,
             py_limited_api=True,
-            optional=True,  # no compiler: the eager kernel serves
+            optional=True,  # without a compiler, steps fall back to the eager kernel
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

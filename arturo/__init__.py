@@ -4,8 +4,8 @@
 >>> from arturo import AdaArturo
 >>> optimizer = AdaArturo([torch.nn.Parameter(torch.zeros(3))], lr=1e-3)
 
-Public is what this module exports, ``arturo.minimal``, ``arturo.reference`` and ``arturo.checkpoint.load_planner``. Everything
-else may change between versions; docs/architecture.md says what is where.
+The public API is what this module exports, plus ``arturo.minimal``, ``arturo.reference`` and
+``arturo.checkpoint.load_planner``. Everything else may change between versions; docs/architecture.md lists the modules.
 """
 
 from arturo.adaptive import AdaArturo

@@ -34,20 +34,19 @@ class AdaArturo(TrustRegionOptimizer):
     with one :math:`k` for the whole network. Scaling the loss changes nothing, and no warm-up is needed.
 
     Args:
-        params: parameters, named parameters, or dicts defining groups. Every option can be set per group; the trust region is
-            one for all groups.
+        params: parameters, named parameters, or dicts defining groups. Every option can be set per group; all
+            groups share one trust region.
         lr: step size in AdamW's unit: a matrix whose weights have a root mean square of 0.05 moves by about ``lr`` per weight
-        and step,
-            others in proportion to their size (relative step 20 lr). Keep the lr and the schedule of your AdamW recipe.
+            and step, others in proportion to their size (relative step 20 lr). Keep the lr and schedule of your AdamW recipe.
         betas: ``betas[0]`` sets the gain of the filter, 1 - betas[0] once settled; ``betas[1]`` is the averaging constant of
-        the noise.
+            the noise.
         eps: added to the noise's standard deviation, in gradient units.
         weight_decay: decoupled, as in AdamW: weights are multiplied by ``1 - lr * weight_decay`` before the step.
         covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
         block: sides of a matrix longer than this are cut into blocks (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
-        state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and place. It buys memory, at
-            the cost of time: with a Kronecker covariance the products are made in float32 all the same.
+        state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position. It saves memory
+            and costs time: with a Kronecker covariance the products are still computed in float32.
         foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
             ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
         capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.
@@ -92,12 +91,12 @@ class AdaArturo(TrustRegionOptimizer):
     ) -> None:
         if amsgrad:
             raise ValueError(
-                f"Invalid amsgrad value: {amsgrad!r} (there are no second moments to take maxima of; leave it out)"
+                f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
         super().__init__(params, ADAPTIVE.chosen(locals()))
 
     def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
-        """Append what takes part in this step to ``rows``, making state where there is none. Dynamo runs this eagerly."""
+        """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
         sampling.refuse_draws(group["params"])
         lr = group["lr"]
         on_device = isinstance(lr, Tensor) and (group["capturable"] or lr.device.type != "cpu")
@@ -108,7 +107,7 @@ class AdaArturo(TrustRegionOptimizer):
             if p.grad.is_sparse:
                 raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
             state = self.state[p]
-            if "M" not in state:  # the user may keep something of their own there
+            if "M" not in state:  # the user may keep other entries there
                 state.update(initial_state(group, p))
             if self._info is None:
                 self._make_info(p.device)

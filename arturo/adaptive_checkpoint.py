@@ -1,4 +1,4 @@
-"""State of :class:`arturo.AdaArturo` over save and load, see :mod:`arturo.checkpoint`."""
+"""Saving and loading the state of :class:`arturo.AdaArturo`, see :mod:`arturo.checkpoint`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def sealed(state_dict: dict[str, Any]) -> dict[str, Any]:
 def unsealed(group: Mapping[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
     """Open the tensors of one parameter's state, on its device and in the dtype that its own state would have.
 
-    State saved in tiles of another size lies in other bases, and in another order: it starts anew, as if this parameter had
-    not stepped yet. Returns whether that was so.
+    State saved in tiles of another size is in other bases, and in another order: it is reset, as if this parameter had not
+    stepped yet. Returns whether that happened.
     """
     if "M" not in entry or not isinstance(entry["M"], checkpoint.Sealed):
         _open(entry)

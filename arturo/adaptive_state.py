@@ -35,7 +35,7 @@ def _effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def least_size(p: Tensor) -> float:
-    """Below this a tensor has no size of its own: one that starts at 0 would never leave it, one near 0 only slowly.
+    """The least size of a tensor: one that starts at 0 would otherwise never leave it, one near 0 only slowly.
 
     For a matrix it is the size at which inputs of size 1 give outputs of size 1.
 
@@ -55,8 +55,8 @@ def _least_size(shape: tuple[int, ...]) -> float:
 def grid_of(group: Mapping[str, Any], p: Tensor) -> Tiling | None:
     """How a parameter is cut into tiles; None: not at all, its covariance is diagonal.
 
-    Of a DTensor this is the grid of this process's shard, whose rows are tiles of their own. A parameter that is not spread
-    in equal numbers of rows stays on the diagonal, as does one that would not turn in a single process.
+    For a DTensor this is the grid of this process's shard, whose rows are separate tiles. A parameter that is not sharded
+    into equal numbers of rows stays on the diagonal, as does one that would not turn in a single process.
     """
     grid, block = _whole_grid(group, p), group["block"]
     if grid is None or not sharding.is_sharded(p):
@@ -79,7 +79,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     """Zeros: the first gain is 1, and the first gradient sets everything. ``M``, ``r`` and factors are in the tiles' bases.
 
     ``tile`` is the height and width of a tile, (0, 0) for a matrix that sharding keeps on the diagonal: a checkpoint may come
-    from another number of processes. State of a DTensor is made of DTensors, save what is the same on every process.
+    from another number of processes. State of a DTensor is made of DTensors, except what is the same on every process.
     """
     here = sharding.to_local(p.detach())
     real = torch.view_as_real(here) if here.is_complex() else here

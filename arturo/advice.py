@@ -1,6 +1,6 @@
-"""Warnings about settings with which nothing trains, or weights vanish: each is given once by an optimizer.
+"""Warnings about settings that do not train or that make weights vanish; an optimizer gives each of them once.
 
-They read numbers of the host only: nothing is said of an lr in a tensor where the step may not read it (``capturable``,
+They read host numbers only: there is no warning about an lr in a tensor that the step must not read (``capturable``,
 accelerators), nor inside ``torch.compile``.
 """
 
@@ -23,10 +23,10 @@ WARM_UP = 200  # steps in which lr may still rise
 
 
 class Advice:
-    """What has been said, and what has been seen so far.
+    """The warnings given so far, and what they are based on.
 
     Attributes:
-        young: False in a resumed run, and as soon as an lr was seen that is not too small: what follows is a schedule's matter.
+        young: False in a resumed run, and after the first lr that is not too small: smaller ones then come from a schedule.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class Advice:
         self.young = True
         self.idle: int | None = 0  # steps that the bound did not hold back; None once it has
         self.steps = 0
-        self.named = 0.0  # the largest lr that a group was made with: with it a first step below tells a warm-up from a mistake
+        self.named = 0.0  # the largest lr that a group was made with: a smaller one at the first step is then a warm-up
 
     def resume(self) -> None:
-        """The run began elsewhere and may be at the end of its schedule: of its beginning nothing is said."""
+        """A resumed run may be at the end of its schedule: no warnings about its start."""
         self.young, self.idle = False, None
 
     def note_lr(self, lr: float | Tensor) -> None:
@@ -55,16 +55,16 @@ class Advice:
             self._small_lr(groups, largest)
 
     def after_step(self, groups: Sequence[Mapping[str, Any]], info: StepInfo) -> None:
-        """Look at what a step did; where the step may not read it, nothing is said."""
+        """Look at what a step did; not called where the step must not read it."""
         if self.idle is None or info.kl == 0 or groups[0]["eta"] is not None:
             return
         self.idle = None if info.active else self.idle + 1
         if self.idle == IDLE:
             self.idle = None
             warn(
-                f"the trust region has not held back one of the first {IDLE} steps: they end where the model of the loss "
-                "has its minimum, however poor it is. Is the kl_bound too large, or initial_curvature and prior_weight for "
-                "a loss of another scale? initial_curvature=None finds that scale. This warning is given once."
+                f"the trust region has not held back any of the first {IDLE} steps: each goes to the minimum of the model, "
+                "however poor that model is. Is kl_bound too large, or are initial_curvature and prior_weight meant for a "
+                "loss of another scale? initial_curvature=None finds that scale. This warning is given once."
             )
 
     def _small_lr(self, groups: Sequence[Mapping[str, Any]], largest: float) -> None:
@@ -94,7 +94,7 @@ class Advice:
 
 
 def warn(message: str) -> None:
-    """At the user's line that calls into this package: wrappers of torch and of its schedulers lie between it and here."""
+    """Point at the user's line that called into this package, past the wrappers of torch and its schedulers."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_back.f_globals.get("__name__", "").split(".")[0] in ("arturo", "torch"):
         frame, level = frame.f_back, level + 1

@@ -22,11 +22,11 @@ from arturo.step_info import StepInfo
 
 
 class TrustRegionOptimizer(Optimizer):
-    """A Gaussian over the weights whose mean is the parameters. Subclasses say what they take and how they step.
+    """A Gaussian over the weights whose mean is the parameters. Subclasses declare their arguments and how they step.
 
     Attributes:
         declared: the hyperparameters.
-        unseen: what a weight follows whose gradient entry is missing, for the warning.
+        unseen: what a weight with a missing gradient entry follows, for the warning.
     """
 
     declared: ClassVar[Hyperparameters]
@@ -41,7 +41,7 @@ class TrustRegionOptimizer(Optimizer):
         super().__init__(params, plain(options))
 
     def _unsaved(self) -> dict[str, Any]:
-        """Attributes that no checkpoint has, as they are at first."""
+        """Attributes that are not in checkpoints, with their initial values."""
         return {"_info": None, "_warned_missing": False}
 
     @property
@@ -74,12 +74,12 @@ class TrustRegionOptimizer(Optimizer):
         group.update(plain(group))
 
     def _warn_missing(self, skipped: float) -> None:
-        """Say once that gradient entries were missing."""
+        """Warn once that gradient entries were missing."""
         if skipped and not self._warned_missing:
             self._warned_missing = True
             warn(
                 f"{int(skipped)} gradient entries were not finite or too large to square and were skipped: their weights "
-                f"follow {self.unseen} (nothing moves where no entry was seen). last_step.skipped counts them; "
+                f"follow {self.unseen} (if all entries are missing, nothing moves). last_step.skipped counts them; "
                 "this warning is given once."
             )
 
@@ -103,17 +103,17 @@ class TrustRegionOptimizer(Optimizer):
                 ``1 / prior_weight`` gives what the variance of :class:`arturo.Arturo` settles at.
             temperature: 1 is the posterior; less is narrower. :func:`arturo.calibrate` picks it on held-out data.
             curvature: a of the mean loss. ``"ggn"``: the Gauss-Newton diagonal, from ``model``, ``data`` and ``loss``.
-                ``"surrogate"``: that of the filter of :class:`arturo.Arturo`, which costs nothing and says little on networks;
-                :class:`arturo.AdaArturo` has none and refuses it. Or what :func:`arturo.ggn_diagonal` gave; or a function that
-                gets the list of parameters and gives a tensor for each.
+                ``"surrogate"``: that of :class:`arturo.Arturo`'s filter, which is free and a poor estimate on networks;
+                :class:`arturo.AdaArturo` has none and refuses it. Or a result of :func:`arturo.ggn_diagonal`; or a function
+                that takes the list of parameters and returns a tensor for each.
             model: the network with these parameters. Also gives them their names.
-            data: ``(x, y)``, or batches of them; some thousand examples will do.
+            data: ``(x, y)``, or batches of them; a few thousand examples are enough.
             loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, or a function of outputs and targets.
-            prior_precision: of the prior N(0, 1 / prior_precision). None: each group's own, 0.0015 where groups have none.
+            prior_precision: of the prior N(0, 1 / prior_precision). None: that of each group, or 0.0015 if they have none.
 
         Raises:
             RuntimeError: no step was taken yet.
-            ValueError: a number out of its range, or a model whose parameters these are not.
+            ValueError: a number out of its range, or a model that does not have these parameters.
         """
         return posterior_of(
             self,
@@ -156,7 +156,7 @@ class TrustRegionOptimizer(Optimizer):
 
     @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave. Float32 state stays float32 under half-precision parameters."""
+        """Load what :meth:`state_dict` returned. Float32 state stays float32 under half-precision parameters."""
         handle = self.register_load_state_dict_pre_hook(lambda _, loaded: self._sealed(loaded))  # after the user's hooks
         before = self.state, self.param_groups
         try:
@@ -189,5 +189,5 @@ class TrustRegionOptimizer(Optimizer):
         raise NotImplementedError
 
     def _unseal(self, group: Mapping[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
-        """Open one parameter's state in place. Returns whether it had to start anew."""
+        """Open one parameter's state in place. Returns whether it had to be reset."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""State over save and load: dtypes that survive, foreign state dicts refused.
+"""Saving and loading state: dtypes survive, foreign state dicts are refused.
 
 ``Optimizer.load_state_dict`` casts every floating state tensor to its parameter's dtype. Ours is float32 or wider under
 half-precision parameters, and the multiplier is float64: tensors travel through the base class inside :class:`Sealed`,
@@ -19,7 +19,7 @@ from arturo.state import FACTORS, HALF, MODEL, PLAIN, apart, buffer_dtype, buffe
 from arturo.surrogates import FORMS, form_of
 from arturo.surrogates.kalman import FACTORED
 
-_SIGNATURES = {  # an option that its owner alone has: there from the start, as state is not
+_SIGNATURES = {  # an option that only its owner has; unlike state it exists before the first step
     "nesterov": "SGD",
     "amsgrad": "Adam or AdamW",
     "momentum_decay": "NAdam",
@@ -52,7 +52,7 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
     state = {
         key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}
         if key in params and isinstance(entry, Mapping)
-        else entry  # what a wrapper keeps under a separate key
+        else entry  # kept by a wrapper under a separate key
         for key, entry in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
@@ -104,7 +104,7 @@ def _shard(param: Tensor, name: str, tensor: Any) -> Tensor:
 
 
 def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
-    """Raise ValueError for a state dict that another optimizer wrote: one that lacks what is ours.
+    """Raise ValueError for a state dict of another optimizer: one that lacks our entries.
 
     Other keys (a user's average under a parameter, a wrapper's entry) are left alone.
     """
@@ -120,7 +120,7 @@ def refuse_foreign(state_dict: Mapping[str, Any]) -> None:
     options = ", ".join(sorted(set(groups[0]) - {"params"})) if groups else "none"
     raise ValueError(
         f"this is a state dict of {name}, not of Arturo: its options are {options}; "
-        f"its state has {', '.join(foreign) or 'nothing of its own'} and lacks {', '.join(lacking) or 'nothing'}. "
+        f"its state has {', '.join(foreign) or 'no other entries'} and lacks {', '.join(lacking) or 'nothing'}. "
         "Arturo's state cannot be made from it: start with a fresh optimizer"
     )
 
@@ -131,11 +131,11 @@ def owner(group: Mapping[str, Any]) -> str:
 
 
 def load_planner() -> Any:
-    """What ``torch.distributed.checkpoint.load(..., planner=load_planner())`` needs on another number of processes.
+    """For ``torch.distributed.checkpoint.load(..., planner=load_planner())`` on another number of processes.
 
-    There a shard of :class:`arturo.AdaArturo`'s state may be cut into tiles of another size, and the factors that were saved do
-    not fit: they are left out, and loading the state dict then starts these parameters' state anew. Everything else must be
-    there, and fit.
+    There a shard of :class:`arturo.AdaArturo`'s state may be cut into tiles of another size, and the saved factors do not fit.
+    The planner skips them, and loading the state dict then resets the state of these parameters. Everything else must be
+    present, and fit.
     """
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_local_load_plan
 
@@ -145,7 +145,7 @@ def load_planner() -> Any:
             saved = self.metadata.state_dict_metadata
             for key in list(self.state_dict):
                 entry, _, name = key.rpartition(".")
-                ours = name in FACTORS and f"{entry}.M" in self.state_dict  # a model may call its parameters what it likes
+                ours = name in FACTORS and f"{entry}.M" in self.state_dict  # a model's parameters may have such names too
                 if ours and getattr(saved.get(key), "size", None) != self.state_dict[key].size():
                     del self.state_dict[key]
             return create_default_local_load_plan(self.state_dict, self.metadata, strict=True)
@@ -164,6 +164,6 @@ def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str,
                 continue
             other = "kalman" if name != "kalman" else "one that keeps running averages"
         raise ValueError(
-            f"this state is of surrogate={other!r}, and parameter group {i} has surrogate={name!r}: the state of one cannot be "
-            "made from that of the other. Load it into an optimizer with its surrogate, or start with a fresh one"
+            f"this state is that of surrogate={other!r}, but parameter group {i} has surrogate={name!r}: the state of one "
+            "cannot be made from that of the other. Load it into an optimizer with its surrogate, or start with a fresh one"
         )

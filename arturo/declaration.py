@@ -36,11 +36,11 @@ class Hyperparameter(NamedTuple):
         default: of the constructor.
         rule: what it may be.
         meaning: with its unit, for docs/notation.md.
-        used: where the code makes use of it.
+        used: where the code uses it.
         symbol: the paper's.
-        letter: the field of :class:`arturo.kernels.row.Constants` that carries it; "" for none.
+        letter: the field of :class:`arturo.kernels.batch.Constants` that carries it; "" for none.
         constant: that field's value from a parameter group. None: the hyperparameter itself.
-        code: what the code calls it, where that is no constant of the kernels.
+        code: its name in the code, if it is not a constant of the kernels.
         note: on the default, for docs/notation.md.
     """
 

@@ -31,9 +31,9 @@ FOREIGN = {  # arguments of other optimizers, and what to do instead
     "momentum": _AVERAGING,
     "nesterov": _AVERAGING,
     "dampening": _AVERAGING,
-    "eps": "the trust region limits the step, so nothing needs to be kept from dividing by 0: leave it out",
+    "eps": "the trust region limits the step, so there is no division by 0 to guard against: leave it out",
     "amsgrad": "there is no second moment: leave it out",
-    "decoupled_weight_decay": "weight_decay always is decoupled: leave it out",
+    "decoupled_weight_decay": "weight_decay is always decoupled: leave it out",
 }
 
 PAPER: dict[str, Any] = {
@@ -251,18 +251,18 @@ ADAPTIVE = Hyperparameters(
 
 
 def agree(group: dict[str, Any], first: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raise ValueError where a group differs from the first in what is one for all; what it leaves out is the first's."""
+    """Raise ValueError where a group differs from the first in a global option; an option it leaves out is the first's."""
     for name in GLOBAL:
         if group.setdefault(name, first[name]) != first[name]:
             raise ValueError(
-                f"Invalid {name} value: {group[name]!r} in a parameter group (one trust region serves all groups, and the "
-                f"first one set {name}={first[name]!r}; give it alike in all groups, or in the constructor)"
+                f"Invalid {name} value: {group[name]!r} in a parameter group (all groups share one trust region, and the "
+                f"first one set {name}={first[name]!r}; set it to the same value in all groups, or in the constructor)"
             )
     a_0 = group.get("initial_curvature", defaults["initial_curvature"])
     if (a_0 is None) != (first["initial_curvature"] is None):
         raise ValueError(
             f"Invalid initial_curvature value: {a_0!r} in a parameter group, {first['initial_curvature']!r} in the first (None "
-            "takes the unit of the loss from the gradients, for all groups: give a number in all of them or in none)"
+            "takes the unit of the loss from the gradients, for all groups: set a number in all of them or in none)"
         )
 
 

@@ -6,7 +6,7 @@ where :math:`Q_L` and :math:`Q_R` are eigenvectors of the running means of :math
 innovations :math:`E`. Everything the optimizer keeps of a tile lives in that basis, the factors included: a step turns the
 gradient into it and the move back out.
 
-Which sides turn is a matter of shape (:func:`tiling`); without any the covariance is diagonal.
+The shape decides which sides turn (:func:`tiling`); if none does, the covariance is diagonal.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def turn_back(x: Tensor, Q_L: Tensor | None, Q_R: Tensor | None) -> Tensor:
 def first_basis(factor: Tensor) -> Tensor:
     """Eigenvectors of a first factor, largest eigenvalue first: (tiles, n, n) to the same.
 
-    In float64, where LAPACK converges on the low-rank matrices that first gradients give. Should it fail all the same, one
-    orthogonal iteration from the unit matrix is a start, too. Such matrices leave a null space, in which rounding would choose
-    the basis; the eigenvectors of a fixed diagonal matrix within it are the choice instead.
+    In float64, where LAPACK converges on the low-rank matrices that first gradients give. If it fails nevertheless, one
+    orthogonal iteration from the unit matrix is good enough to start. Such matrices leave a null space, in which rounding
+    would choose the basis; the eigenvectors of a fixed diagonal matrix within it are the choice instead.
     """
     n = factor.shape[-1]
     scaled = _scaled(factor).to(torch.float64)
@@ -172,7 +172,7 @@ def due(t: int, place: int, every: int, tiles: int) -> slice | None:
 
 
 def counted(t: int, place: int, every: int, tiles: int) -> tuple[slice | None, int]:
-    """Whose innovations enter the factors at step ``t``, and for how many steps each stands; a step ahead of :func:`due`.
+    """Whose innovations enter the factors at step ``t``, and how many steps each represents; a step ahead of :func:`due`.
 
     Example:
         >>> counted(20, 0, 1, 4), counted(3, 0, 5, 4), counted(19, 0, 5, 4), counted(20, 0, 5, 4), counted(7, 2, 5, 1)

@@ -1,7 +1,7 @@
-r"""The unit of the loss, so that a run does not depend on what the loss is multiplied by.
+r"""The unit of the loss, so that multiplying the loss by a constant does not change a run.
 
-Three of the method's numbers are in units of the loss: :math:`a_0`, and the weights :math:`\rho` and :math:`\nu` that stand
-beside it in the objective. With ``initial_curvature=None`` the unit is taken from the first gradients, such that
+Three of the method's numbers are in units of the loss: :math:`a_0`, and the weights :math:`\rho` and :math:`\nu` beside
+it in the objective. With ``initial_curvature=None`` the unit is taken from the first gradients, such that
 
 .. math:: a_0 = 0.03 \, \frac{\text{root mean square of the first gradients}}{\text{step}}, \qquad
     \text{step} = \sqrt{2 \varepsilon \Sigma_0 / n}
@@ -11,9 +11,9 @@ that take part in the first step. State keeps :math:`a_0 = 0.1`, and gradients a
 of the loss the run has :math:`a_0 = 0.1 \kappa`, :math:`\rho\kappa`, :math:`\nu\kappa`. Nothing else has a unit that matters:
 the filter's gains depend on ratios of q, r and P_0 alone, the bound is in nats, and eta follows.
 
-A gradient of 0 says nothing of the loss's scale: unused rows, dead units and parameters without a gradient count alike, and
-where every gradient is 0 or missing the unit is left open (it has no effect yet). Once found it stays. It stands in the state
-of every parameter (``scale``, 0 while open), so that a resumed run and whatever joins later have it.
+A gradient of 0 carries no information about the loss's scale, so unused rows, dead units and parameters without a gradient do
+not count. While every gradient is 0 or missing the unit is undecided (and has no effect). Once decided it stays. The state of
+every parameter holds it (``scale``, 0 while undecided), so that a resumed run and parameters that join later have it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arturo.state import initial_precision
 
 BEND = 0.03  # a_0 * step / gradient: what 0.1 was on the problems where it was chosen (experiments/first_gradients.py)
 LEAST, MOST = 1e-30, 1e30  # of the unit: its inverse must be a float32
-PIECES = {"cpu": 1 << 15}  # entries that are widened at a time; elsewhere launches count:
+PIECES = {"cpu": 1 << 15}  # entries that are widened at a time; on accelerators, where launches are costly, PIECE:
 PIECE = 1 << 22
 
 

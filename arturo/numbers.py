@@ -2,8 +2,8 @@
 
 :class:`HostNumbers` are floats: the dual may branch on them, so that a step takes the fewest passes over memory. For tensors
 whose sums are cheap to read. :class:`DeviceNumbers` are 0-d tensors: no host read, no branch on data, for accelerators,
-``capturable=True`` and ``torch.compile``. Where nothing may happen there (lr = 0 in a tensor, nothing seen) every write is
-masked and leaves the bits as they are.
+``capturable=True`` and ``torch.compile``. Where nothing may happen there (lr = 0 in a tensor, nothing observed) every write is
+masked and leaves the bits unchanged.
 
 Both know the other processes, if there are any: :meth:`total` adds up over them.
 """
@@ -46,7 +46,7 @@ class HostNumbers:
         return taken
 
     def lr(self, lr: Scalar) -> Scalar:
-        """What a schedule's rounding left below 0 is 0, and takes no part."""
+        """An lr that a schedule's rounding left below 0 counts as 0."""
         value = float(lr)
         return value if value > 0 else 0.0
 
@@ -74,7 +74,7 @@ class HostNumbers:
         return 0.0, 0.0
 
     def mean_eta(self, count: Any, eta: Any) -> Any:
-        """The mean over the processes that know one, mostly one and the same; inf if none does."""
+        """The mean over the processes that have one, mostly the same on all; inf if none does."""
         return eta / count if count else math.inf
 
     def scale_sums(self, batches: Sequence[Batch], live: Sequence[Batch], lrs: Sequence[Scalar]) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ class HostNumbers:
         return squares, count, 0.0, 0.0
 
     def unit(self, squares: Any, count: Any, known: Any, scale: Any, step: Callable[[], Scalar]) -> tuple[Any, Any]:
-        """The unit of the loss (:mod:`arturo.loss_scale`), 0 as long as it is open; and the same as something to divide by."""
+        """The unit of the loss (:mod:`arturo.loss_scale`), 0 while undecided; and the same as something to divide by."""
         if known:
             return scale / known, scale / known
         sums = torch.tensor([squares, count], dtype=torch.float64)
@@ -154,7 +154,7 @@ class DeviceNumbers:
         return torch.where(lr > 0, lr, 0.0)
 
     def number(self, x: Any) -> Tensor:
-        """One of the host is filled in: a copy from there could not be captured in a graph."""
+        """A host number is filled in: a copy from the host could not be captured in a graph."""
         return x.to(self.like.device) if isinstance(x, Tensor) else self.like.new_full((), float(x))
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The optimizer: parameter groups, state, and who does the step. Book-keeping, no formulas."""
+"""The paper's optimizer: parameter groups and state. Book-keeping, no formulas; the step is in ``step.py``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Arturo(TrustRegionOptimizer):
     :math:`C_\mu(\eta) = \tfrac12 \Delta\mu^T \Sigma^{-1} \Delta\mu = \varepsilon`.
 
     Args:
-        params: parameters, named parameters, or dicts defining groups. Every option but ``dual`` and ``eta`` can be set
-            per group; the trust region is one for all groups.
+        params: parameters, named parameters, or dicts defining groups. Every option except ``dual``, ``eta`` and
+            ``sample_gradients`` can be set per group; all groups share one trust region.
         lr: step factor (no unit), 1.0 by default and *not* to be copied from AdamW. The bound is ``kl_bound * lr**2``: step
             length is proportional to lr, so every torch scheduler means what it means for SGD. A float or a one-element
-            tensor. 0 leaves everything as it is, bit for bit.
+            tensor. 0 changes no weight and no existing state, bit for bit.
         kl_bound: :math:`\varepsilon`, nats per step for the whole network. None: grows with the number of weights
             that take part in the step (``arturo.core.bounds.KL_PER_WEIGHT`` nats each).
         prior_weight: :math:`\rho`, weight of the KL to the prior; sets the stationary variance rho / (a + rho lambda).
@@ -54,10 +54,10 @@ class Arturo(TrustRegionOptimizer):
         drift: q, variance by which the model may change per step. The filter averages over some sqrt(noise / drift) steps.
         weight_decay: the mean is multiplied by ``1 - 1e-3 * lr * weight_decay`` before the step, at lr = 1 as by AdamW at its
             default lr; with a ``kl_bound`` by ``1 - kl_bound * lr**2 * weight_decay``, as published.
-        initial_curvature: a_0. A number is in units of the loss, and so are then ``prior_weight``, ``covariance_weight`` and
-            ``curvature_floor``. None: 0.1 in a unit taken from the first gradients, which those are in as well, so that a loss
-            times 1e-4 gives the same run (:mod:`arturo.loss_scale`). A number in every group, or in none. With another
-            surrogate than the filter, or ``sample_gradients``, None is 0.1 in units of the loss.
+        initial_curvature: a_0. A number is in units of the loss, and then so are ``prior_weight``, ``covariance_weight`` and
+            ``curvature_floor``. None: 0.1 in a unit taken from the first gradients, in which those are as well, so that a loss
+            times 1e-4 gives the same run (:mod:`arturo.loss_scale`). Set a number in every group or in none. With a surrogate
+            other than the filter, or with ``sample_gradients``, None means 0.1 in units of the loss.
         initial_variance: :math:`\Sigma_0`. None: the stationary one, rho / (a_0 + rho lambda).
         initial_filter_variance: P_0, times the unit matrix. None: sqrt(drift * noise), about where the intercept's settles.
         surrogate: where the model comes from. ``"kalman"``: the filter. The others, each an ablation, keep running averages
@@ -75,14 +75,14 @@ class Arturo(TrustRegionOptimizer):
         state_dtype: ``torch.bfloat16`` keeps the state in 12 bytes per weight instead of 24, rounded stochastically by a hash
             of step and position, so that runs repeat and resume bit for bit. None: float32, or float64 under float64
             parameters. Read when a parameter's state is made.
-        foreach: True for the ``torch._foreach`` implementation, False for the loop. None: the best there is.
-        fused: True for one kernel per pass: the C++ one on the CPU where it was built, else one that ``torch.compile`` makes
-            (some seconds at the first step; also on accelerators and under ``capturable``). False: neither. None: the C++
-            kernel where it was built.
+        foreach: True for the ``torch._foreach`` implementation, False for the loop. None: the fastest available.
+        fused: True for one kernel per pass: the C++ one on the CPU if it was built, else one made by ``torch.compile``
+            (a few seconds at the first step; also on accelerators and under ``capturable``). False: neither. None: the C++
+            kernel if it was built.
         capturable: no host read in the step, so that it can be captured in a graph. Accelerators always step that way.
         maximize: maximize the objective instead.
-        sample_gradients: variational training: ``step(closure)`` evaluates the closure at a draw from the Gaussian, puts the
-            mean back and steps. Use ``prior_weight = 1 / N`` for N training examples, and see docs/posterior.md. True takes the
+        sample_gradients: variational training: ``step(closure)`` evaluates the closure at a draw from the Gaussian, restores
+            the mean and steps. Use ``prior_weight = 1 / N`` for N training examples, and see docs/posterior.md. True takes the
             seed of the draws from torch's generator; an integer is the seed. A resumed run draws what it would have drawn.
 
     Example:
@@ -164,7 +164,7 @@ class Arturo(TrustRegionOptimizer):
         self._advice.note_lr(group.get("lr", self.defaults["lr"]))
 
     def _init_group(self) -> None:
-        """Make state where there is none. Dynamo runs a method of this name eagerly, and traces what follows."""
+        """Create missing state. Dynamo runs a method of this name eagerly, and traces what follows."""
         for group in self.param_groups:
             sampling.refuse_draws(group["params"])
             for p in group["params"]:
@@ -173,10 +173,12 @@ class Arturo(TrustRegionOptimizer):
                 if p.grad.is_sparse:
                     raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
                 state = self.state[p]
-                if "prec" not in state:  # there may be others' entries
+                if "prec" not in state:  # others may keep entries there
                     state.update(initial_state(group, p))
                 elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
-                    raise RuntimeError(f"surrogate={group['surrogate']!r} finds another one's state: it cannot change in a run")
+                    raise RuntimeError(
+                        f"surrogate={group['surrogate']!r} found the state of another surrogate: it cannot change during a run"
+                    )
                 if self._info is None:
                     self._make_info(p.device)
 
@@ -221,13 +223,13 @@ class Arturo(TrustRegionOptimizer):
             self._info.copy_(torch.stack([numbers.number(x) for x in info]))
         else:
             self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
-            said = StepInfo(*info)
-            self._warn_missing(said.skipped)
-            self._advice.after_step(self.param_groups, said)
+            reported = StepInfo(*info)
+            self._warn_missing(reported.skipped)
+            self._advice.after_step(self.param_groups, reported)
         return loss
 
     def _observed_diagonals(self, sharded: bool) -> dict[Tensor, Tensor]:
-        """What the surrogates of some groups want besides gradients."""
+        """What some surrogates need besides gradients."""
         if all([group["surrogate"] in ("kalman", "adam") for group in self.param_groups]):
             return {}
         return diagonals.gather(self.param_groups, self.state, self._diagonals, sharded)

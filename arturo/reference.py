@@ -79,7 +79,7 @@ def moment_update(x: Array, y: Array, beta: float, t: int) -> Array:
 
         m_t = beta m_{t-1} + (1 - beta) y_t,    x_t = m_t / (1 - beta^t)
 
-    A missing entry is taken for the average itself, which leaves x as it is.
+    A missing entry is replaced by the average itself, which leaves x unchanged.
 
     >>> moment_update(np.array([2.0, 2.0]), np.array([5.0, np.nan]), beta=0.5, t=2)  # (0.25 * 2 * 2 + 0.5 * 5) / 0.75
     array([4., 2.])
@@ -164,7 +164,7 @@ class Quadratic(NamedTuple):
 
 
 def constraint(eta: float, problem: Sequence[Quadratic]) -> float:
-    """C(eta), the left side of the constraint C <= B: the paper's C_mu over all groups alike, whatever their bounds.
+    """C(eta), the left side of the constraint C <= B: the paper's C_mu over all groups together, whatever their bounds.
 
     Per weight, with num = (a + rho lambda) mu + b, it is 1/2 prec num^2 / (a + rho lambda + eta prec)^2.
     """
@@ -224,7 +224,7 @@ def bisection(derivative: Callable[[float], float], bound: float, previous: floa
 
     It is kept to follow published runs. It stops at a bracket narrower than 0.5, whatever the scale of eta, so the
     constraint is met only roughly, and from a positive eta it never reaches 0. Each round halves the bracket before it may stop
-    at 10 % of the bound, so eta is the middle of what is left, not where the constraint was seen.
+    at 10 % of the bound, so eta is the middle of what is left, not where the constraint was evaluated.
 
     >>> bisection(lambda eta: 0.5 / (1 + eta) ** 2 - 0.125, bound=0.125)  # the root is 1
     1.068115234375

@@ -24,11 +24,11 @@ class Batch(NamedTuple):
 
     group: Mapping[str, Any]
     rows: list[Row]
-    scales: list[Tensor]  # arturo.loss_scale: of every parameter of the group with state, also without a gradient now
+    scales: list[Tensor]  # arturo.loss_scale: of every parameter of the group with state, even without a gradient now
 
     @property
     def size(self) -> int:
-        """Real numbers that take part, those that another process counts left out."""
+        """Real numbers that take part, without those that another process counts."""
         return sum([row.param.numel() for row in self.rows if row.counted])
 
 

@@ -3,13 +3,13 @@
 FSDP2 (``fully_shard``), HSDP and tensor parallelism make parameters DTensors: each process holds a shard. Nothing is gathered.
 Per step there is one all-reduce to agree on what takes part, and one per pass over memory for its sums, each of some hundred
 numbers. They go over the mesh dimensions along which something is sharded, and no others; what is replicated along one of
-these is counted by its first process only. Plain parameters beside DTensors are taken for replicated.
+these is counted by its first process only. Plain parameters beside DTensors are treated as replicated.
 
-**The same bits everywhere.** Every process must find the same multiplier, also where groups of processes add up the same
-numbers apart from each other (the replicas of HSDP), possibly in another order. So a sum travels as digits to the base 2^32
-(:func:`to_digits`), whose sums are exact in float64 and know no order.
+**The same bits everywhere.** Every process must find the same multiplier, even where groups of processes sum the same numbers
+independently (the replicas of HSDP), possibly in a different order. So a sum travels as digits in base 2^32
+(:func:`to_digits`), whose sums are exact in float64, whatever the order.
 
-torch.distributed is imported by whoever makes the first DTensor, never from here before that.
+This module does not import torch.distributed before someone else has made the first DTensor.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LOWEST, HIGHEST = -960, 960  # powers of two: what is smaller counts as 0, what 
 
 
 class Piece(NamedTuple):
-    """What of a parameter lies here: ``starts`` are the indices in the whole parameter at which its equally long runs begin."""
+    """This process's part of a parameter; ``starts``: where its equally long runs begin in the whole parameter."""
 
     counted: bool  # whether this process counts it in sums, and not another one that has the same
     starts: tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """How parameters on one mesh with the same placements lie: over which processes, this one among them."""
+    """How parameters on one mesh with the same placements are spread: over which processes, including this one."""
 
     ranks: frozenset[int]
     groups: list[Any]  # process groups, one for each mesh dimension along which something is sharded
@@ -54,7 +54,7 @@ def find(param_groups: Iterable[Mapping[str, Any]]) -> Shards | None:
 
 
 def refuse_flat(params: Iterable[Tensor]) -> None:
-    """Raise RuntimeError for what FSDP1 makes of parameters: parts of a flat vector that do not say where they lie.
+    """Raise RuntimeError for FSDP1's parameters: parts of a flat vector that do not tell where they belong.
 
     Every process would find a separate multiplier for its part, which is another algorithm, and its checkpoints would fail.
     """
@@ -99,7 +99,7 @@ class Shards:
             self._groups = [dist.group.WORLD]  # one reduction in place of several
 
     def local(self, p: Any, grad: Any, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """The shards of this process. A gradient that lies otherwise than its parameter (Partial) is brought to it."""
+        """The shards of this process. A gradient with other placements (Partial) is redistributed to those of its parameter."""
         if is_sharded(p) != is_sharded(grad):
             kinds = [type(x).__name__ for x in (p, grad)]
             raise RuntimeError(
@@ -113,7 +113,7 @@ class Shards:
         return p.to_local(), grad.to_local(), {name: to_local(x) for name, x in state.items()}
 
     def piece(self, p: Any, rounded: bool) -> Piece:
-        """``rounded``: the state is in bfloat16, whose rounding wants to know the entries' places in the whole parameter."""
+        """``rounded``: the state is in bfloat16, whose rounding depends on the entries' positions in the whole parameter."""
         if not is_sharded(p):
             return Piece(all(first == self._rank for first in self._first), (0,))
         ranks = self._layouts[p.device_mesh, p.placements].ranks
@@ -137,7 +137,7 @@ class Shards:
 
 
 def to_digits(values: Tensor) -> Tensor:
-    """Each float64 number as a row of digits to the base 2^32, whole numbers of its sign; last a mark if it is not finite.
+    """Each float64 number as a row of digits in base 2^32, whole numbers of its sign; last a mark if it is not finite.
 
     Example:
         >>> x = torch.tensor([1.5, -(2.0**40), 3e-80], dtype=torch.float64)
@@ -165,10 +165,10 @@ def _places(device: torch.device) -> Tensor:
 
 
 def drop_gathered(params: Iterable[Tensor]) -> None:
-    """Let FSDP2 gather the weights anew in the next forward pass, if any of ``params`` is sharded.
+    """Let FSDP2 gather the weights again in the next forward pass, if any of ``params`` is sharded.
 
-    Its outermost module keeps what it has gathered after a forward pass without backward, and would not see that the
-    shards have changed since; nor does it show its sharded parameters as long. Resharding is safe at any time: a backward
+    Its outermost module keeps the gathered weights after a forward pass without backward, and would not notice that the
+    shards have changed since; nor does it show its sharded parameters until then. Resharding is safe at any time: a backward
     pass that needs the weights gathers them again.
     """
     if not any(is_sharded(p) for p in params):
@@ -191,7 +191,7 @@ def like(local: Tensor, p: Any) -> Tensor:
 
 
 def row_parts(p: Any) -> int | None:
-    """Over how many processes the rows of a DTensor are spread, the same number on each; None if it lies in another way."""
+    """Over how many processes the rows of a DTensor are spread, the same number on each; None for any other layout."""
     sizes = [p.device_mesh.size(i) for i in range(len(p.placements))]
     cut = [(x, n) for x, n in zip(p.placements, sizes, strict=True) if not x.is_replicate() and n > 1]
     if not cut:
@@ -220,7 +220,7 @@ def to_local(x: Any) -> Tensor:
 def _layout(mesh: Any, placements: Sequence[Any], rank: int) -> Layout:
     if any(placement.is_partial() for placement in placements):
         raise RuntimeError(
-            f"Arturo does not support parameters with placements {tuple(placements)}: what is Partial is no number yet "
+            f"Arturo does not support parameters with placements {tuple(placements)}: Partial values are not summed yet "
             "(redistribute the parameter to Shard or Replicate; gradients may be Partial)"
         )
     place = mesh.get_coordinate()

@@ -1,4 +1,4 @@
-"""One parameter's state: its buffers, their dtypes and places in memory, and the values they begin with."""
+"""One parameter's state: its buffers, their dtypes and places in memory, and their initial values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import BY_NAME, form_of
 from arturo.surrogates.kalman import FACTORED
 
-MODEL = ("prec", "a", "b")  # besides them a surrogate keeps its own
+MODEL = ("prec", "a", "b")  # a surrogate adds its own
 PLAIN = ("step", "eta", "scale")  # single numbers, under every parameter
 FACTORS = ("L", "Q_L", "R", "Q_R")  # of arturo.AdaArturo, one pair for each side of a tile that turns
 HALF = (torch.float16, torch.bfloat16)
@@ -26,7 +26,7 @@ PLACE = 576  # bytes between two places: nine cache lines, so that seven places 
 def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     """A settled start: b is set by the first observation, the variances are where they would settle.
 
-    State of a DTensor lies as it does; single numbers are the same on every process and plain.
+    State of a DTensor has its layout; single numbers are plain tensors, the same on every process.
     """
     if sharding.is_sharded(p):
         here = initial_state(group, sharding.to_local(p.detach()))
@@ -51,7 +51,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
 
 
 def initial_precision(group: Mapping[str, Any]) -> float:
-    """1 / Sigma_0; where no variance is given, that at which it would settle, (a_0 + rho lambda) / rho."""
+    """1 / Sigma_0; without an initial_variance, the one at which it would settle, (a_0 + rho lambda) / rho."""
     variance, rho = group["initial_variance"], group["prior_weight"]
     return float((initial_curvature(group) + rho * group["prior_precision"]) / rho if variance is None else 1 / variance)
 
@@ -68,10 +68,10 @@ def buffer_dtype(param: Tensor) -> torch.dtype:
 
 
 def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
-    """An empty buffer laid out like ``like`` that begins elsewhere in a memory page than the buffers at other places.
+    """An empty buffer laid out like ``like``, at an offset in its memory page that differs between places.
 
-    Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then asks for eight
-    lines of the same set of the first cache at once, as many as it has ways.
+    Large CPU tensors all begin at the same address modulo the page size. A pass over eight of them then needs eight
+    lines of the same set of the L1 cache at once, as many as it has ways.
     """
     if like.device.type != "cpu" or like.numel() * dtype.itemsize < LARGE or not native.available():
         return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)

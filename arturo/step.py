@@ -1,7 +1,7 @@
 """One step of :class:`arturo.Arturo`: observe every parameter, one multiplier for all, move every parameter.
 
-:func:`take_step` is the algorithm. :func:`agree` says what it may do (:class:`Region`), :class:`Passes` goes through memory and
-owns the sums. Host and device differ in their numbers only (:mod:`arturo.numbers`).
+:func:`take_step` is the algorithm. :func:`agree` determines what it may do (:class:`Region`), :class:`Passes` goes over memory
+and owns the sums. Host and device differ in their numbers only (:mod:`arturo.numbers`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Region(NamedTuple):
     members: list[Member]
     largest: Any  # B, the largest of the groups' bounds, in nats
     bound: Any  # the same, but never 0
-    fixed: Any  # a multiplier that is given instead of a bound, or None
+    fixed: Any  # a fixed multiplier instead of a bound, or None
     previous: Any  # multiplier of the last step; inf before the first
     unit: Any  # of the loss
     size: Any  # weights that take part
 
 
 def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
-    """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: nobody does."""
+    """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: none do."""
     groups = [batch.group for batch in batches]
     alone, relative = numbers.shards is None, groups[0]["initial_curvature"] is None
     live: list[Batch] = []
@@ -85,7 +85,7 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     if not alone:
         sizes, present, last, scale = totals(numbers, sizes, present, last, scale)
     each, n = bounds([batch.group for batch in live], lrs, sizes)
-    if not alone:  # a group without a gradient anywhere has no say
+    if not alone:  # a group without a gradient on any process does not count
         each = [numbers.where(count > 0, numbers.number(e), 0.0) for e, count in zip(each, present, strict=True)]
     largest, bound = numbers.largest(each)
     if not isinstance(bound, Tensor) and bound == 0:
@@ -101,7 +101,7 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
         stored, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
         for member in members:
             numbers.settle(member.batch, member.lr, stored, own_scale[-1])
-    fixed = groups[0]["eta"]  # global: the first group speaks for all
+    fixed = groups[0]["eta"]  # global: the same in all groups
     fixed = None if fixed is None else numbers.number(fixed)
     count, eta = last
     return Region(members, largest, bound, fixed, numbers.mean_eta(count, eta), unit, n)
@@ -119,7 +119,7 @@ class Part(NamedTuple):
     sweep: Any  # a Sweep; on a device a DeviceSweep
     factor: Any
     alive: Tensor | None
-    counted: bool  # or another process counts the same
+    counted: bool  # False if another process counts the same shard
 
 
 class Passes:
@@ -144,7 +144,7 @@ class Passes:
 
     @property
     def seen(self) -> Any:
-        """Whether any entry of a gradient was there."""
+        """Whether any gradient entry was observed."""
         return self.missing < self.region.size
 
     def observe(self, eta: Any) -> Evaluation:

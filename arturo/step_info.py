@@ -1,4 +1,4 @@
-"""What a step says of itself."""
+"""What a step reports: ``optimizer.last_step``."""
 
 from __future__ import annotations
 

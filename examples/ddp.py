@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 examples/ddp.py
 
-The optimizer needs nothing: DistributedDataParallel hands every process the same gradient, so all take the same step.
+The optimizer needs no change: DistributedDataParallel gives every process the same gradient, so all take the same step.
 """
 
 import torch

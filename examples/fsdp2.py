@@ -3,9 +3,8 @@
 torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py
 
 (With --standalone, restarts on gloo need TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment: torch 2.13 hangs otherwise.)
-Nothing changes for the optimizer: its parameters are DTensors, it works on the shards that lie here, and only sums travel.
-The trust region is one for the whole model. Run it again, with another number of processes if you like: it goes on from the
-last checkpoint.
+Nothing changes for the optimizer: its parameters are DTensors, it works on the local shards, and only sums travel. There is
+one trust region for the whole model. Run it again, on any number of processes, to resume from the last checkpoint.
 """
 
 import argparse
@@ -53,13 +52,13 @@ def main() -> None:
         for batch in torch.randperm(1500, generator=torch.Generator().manual_seed(epoch)).split(BATCH):
             mine = batch.tensor_split(world)[rank]
             optimizer.zero_grad()
-            # FSDP2 takes the mean over the processes: in this way it is the mean over the batch, whatever their number.
+            # FSDP2 averages over the processes; scaled like this it is the mean over the batch, whatever their number.
             loss = cross_entropy(model(images[mine]), labels[mine], reduction="sum") * world / len(batch)
             loss.backward()
             optimizer.step()
         weights, state = get_state_dict(model, optimizer)
         dcp.save({"model": weights, "optimizer": state}, checkpoint_id=arguments.checkpoints / str(epoch))
-        right = model(images[1500:]).argmax(1) == labels[1500:]  # all processes join: the weights lie with all of them
+        right = model(images[1500:]).argmax(1) == labels[1500:]  # all processes must join: each holds a part of the weights
         if rank == 0:
             info = optimizer.last_step
             print(f"epoch {epoch}: accuracy {right.float().mean():.3f}, KL {info.kl:.2e} of {info.bound:.2e} nats", flush=True)

@@ -3,8 +3,8 @@
     python examples/posterior_regression.py             # ten seconds; writes posterior_regression.png
 
 A sum of seven cosines is linear in its weights, so the exact posterior is a formula. On the left the cosines are made
-orthogonal over the data, as whitening does: the exact posterior is then diagonal, and the two agree. On the right they are as
-they are: their weights are correlated, the diagonal does not know it, and where there are no data its band is too narrow.
+orthogonal over the data, as whitening does: the exact posterior is then diagonal, and the two agree. On the right they are
+unchanged: their weights are correlated, the diagonal ignores it, and where there are no data its band is too narrow.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def main() -> None:
             optimizer.step()
             schedule.step()
         info = optimizer.last_step
-        print(f"epoch {epoch + 1:2d}  loss {loss.item():.4f}  eta {info.eta:6.2f}  KL {info.kl:.2e} of {info.bound:.2e} nats")
+        print(f"epoch {epoch + 1:2d}  loss {loss.item():.4f}  eta {info.eta:6.2f}  KL {info.kl:.2e} of {info.bound:.2e}")
 
     points, labels = spirals(3000)
     with torch.no_grad():

@@ -34,7 +34,7 @@ def check(mesh):
         with mine.sampled_params(generator=torch.Generator().manual_seed(3)):
             assert torch.equal(p.detach().full_tensor(), whole_draw())
         assert torch.equal(p.detach().full_tensor(), MEAN)
-        with pytest.raises(RuntimeError, match="seeded alike on every rank"):
+        with pytest.raises(RuntimeError, match="same seed on every rank"):
             mine.sample()
 
 

@@ -30,8 +30,8 @@ def bounds(groups: Sequence[Mapping[str, Any]], lrs: Sequence[Scalar], sizes: Se
 def decayed_part(group: Mapping[str, Any], lr: Scalar) -> Scalar:
     """What weight decay takes of the mean in one step.
 
-    With a ``kl_bound`` the paper's: its tabulated values keep their meaning. Without one, no matter how many weights there are:
-    the default bound grows with them, and with it would the decay.
+    With a ``kl_bound`` it is the paper's, so that its tabulated values keep their meaning. Without one it does not depend on
+    the number of weights: the default bound grows with them, and the decay must not.
     """
     kl_bound, wd = group["kl_bound"], float(group["weight_decay"])
     return wd * (DECAY_PER_LR * lr if kl_bound is None else kl_bound * lr * lr)

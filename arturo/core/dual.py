@@ -58,7 +58,7 @@ class Dual(NamedTuple):
     """The dual of one step, on the host (floats) or on a device (0-d tensors, and no branch on them)."""
 
     rule: str  # "newton" or "bisection"
-    fixed: Any  # a multiplier that is given, or None
+    fixed: Any  # a fixed multiplier, or None
     previous: Any  # the multiplier of the last step; inf before the first
 
     @property
@@ -96,7 +96,7 @@ def newton(first: Evaluation, bound: float, evaluate: Evaluate) -> DualSolution:
 
     :math:`1/\sqrt C` is increasing and concave while every denominator is positive, so every iterate lands at
     :math:`C \ge B`, left of the root, and the sequence is monotone from there: no bracket is needed. We aim at
-    :math:`B (1 - 5\cdot10^{-4})` and stop without looking as soon as :func:`landing_bound` proves the landing good enough.
+    :math:`B (1 - 5\cdot10^{-4})` and stop without another evaluation once :func:`landing_bound` proves the landing good enough.
 
     Example:
         >>> curve = lambda eta: Evaluation(eta, 8 / (1 + eta) ** 2, -16 / (1 + eta) ** 3, 48 / (1 + eta) ** 4)
@@ -138,7 +138,7 @@ def _newton_update(at: Evaluation, target: float) -> float:
 
 
 def landing_bound(at: Evaluation, eta: float) -> float:
-    r"""An upper bound on :math:`C(\eta)` from C, C' and C'' at another place, so that most probes need not be paid for.
+    r"""An upper bound on :math:`C(\eta)` from C, C' and C'' at another place, which saves most probes.
 
     With :math:`t = \eta - \eta_0` and u = prec / den at :math:`\eta_0`, :math:`C(\eta) / C(\eta_0)` is the mean of
     :math:`(1 + t u)^{-2}` under weights prec d^2; :math:`m_1 = -C'/2C` and :math:`m_2 = C''/6C` are the mean and
@@ -189,8 +189,8 @@ def bisection(previous: float, first: Evaluation, bound: float, evaluate: Evalua
     """The published rule, to the letter: kept for comparison, not recommended.
 
     A round halves the bracket first, and then may stop because C at the middle was good enough: the answer is the middle of
-    what is left, not the place where C was seen. Below eta = 0.1875 the bracket is narrower than 0.5 from the start: the answer
-    is 5/3 of the last one, unseen.
+    what is left, not the place where C was evaluated. Below eta = 0.1875 the bracket is narrower than 0.5 from the start: the
+    answer is 5/3 of the last one, without evaluating C there.
 
     Example:
         >>> unused = Evaluation(0.15, 1.0, -1.0, 1.0)

@@ -1,9 +1,9 @@
 """State in bfloat16: stochastic rounding whose bits are a hash.
 
-Rounding to nearest would lose every change below half a unit in the last place, and a filter's changes are small. So a
-number is rounded up with the probability of what is cut off: right in the mean. The bits come from a hash of (step, index
-of the parameter, index of the entry in memory) and not from a generator: a resumed run, every kernel and every shard draw
-the same. What is stored of the filter's variance: :func:`arturo.surrogates.kalman.factored_update`.
+Rounding to nearest would lose every change below half a unit in the last place, and a filter's changes are small. So a number
+is rounded up with a probability equal to the fraction cut off: right in the mean. The bits come from a hash of (step, index of
+the parameter, index of the entry in memory) and not from a generator: a resumed run, every kernel and every shard draw the
+same. What is stored of the filter's variance: :func:`arturo.surrogates.kalman.factored_update`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def entries(like: Tensor, offset: int) -> Tensor:
 def draw(seed: int | Tensor, entry: Tensor, number: int) -> Tensor:
     """Sixteen bits per entry for the rounding with this ``number``: 0 to 4 for ``a, b`` and P's three, 5 for the precision.
 
-    Each chunk of :data:`CHUNK` entries has a key and an odd factor of its own, well mixed; inside it the entries differ by a
+    Each chunk of :data:`CHUNK` entries has a separate key and odd factor, well mixed; inside it the entries differ by a
     fixed spread. So every entry's bits are uniform and new at every step, at the price of one 16-bit product.
     """
     chunk = entry // CHUNK

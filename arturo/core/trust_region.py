@@ -10,14 +10,14 @@ for :math:`\pi = N(\mu', \Sigma')`. Everything here is per weight; the sums over
 Letters: ``m`` mean, ``prec`` diagonal of :math:`\Sigma^{-1}`, ``a`` and ``b`` the surrogate, ``rho_lam`` the product
 :math:`\rho\lambda`, ``eta`` the multiplier of the constraint.
 
-**Several bounds.** Group g has the bound e_g; B is the largest. The constraint is solved for all weights alike,
+**Several bounds.** Group g has the bound e_g; B is the largest. The constraint is solved for all weights together,
 
 .. math:: u = \frac{num}{A + \eta\,prec}, \qquad C = \tfrac12 \sum prec\,u^2 \le B,
 
 and group g then moves by :math:`f_g u` with :math:`f_g = \sqrt{e_g / B} \le 1`: half the lr is half the step, and the KL taken,
 :math:`\sum_g f_g^2 C_g`, is at most B. With equal bounds f = 1 and this is the paper's problem.
 
-**Units.** ``eta`` runs from 0 to beyond float32's range (tiny bounds, huge gradients). Kernels therefore never see it:
+**Units.** ``eta`` ranges from 0 to beyond float32's range (tiny bounds, huge gradients). Kernels therefore never see it:
 they get ``s_w = 1 / w`` and ``eta_w = eta / w`` with ``w = max(1, eta)``, both at most 1, and what comes out is scaled back
 in float64 (:func:`constraint`). ``eta = inf`` is the limit ``s_w = 0, eta_w = 1``.
 """
@@ -36,7 +36,7 @@ S = TypeVar("S", float, Tensor)  # a number of the host, or one of the device
 def model_gradient(a: Tensor, b: Tensor, m: Tensor, rho_lam: Scalar) -> Tensor:
     r"""Gradient of the regularised surrogate at the mean, :math:`a m + b + \rho\lambda m` (called ``num``).
 
-    The raw slope stands here, even where it is negative: it predicts the gradient, and that it may do.
+    The slope is used as fitted, even where it is negative: here it only predicts the gradient.
     No fused multiply-add: after ``b = g - a m`` a zero gradient must give exactly zero.
 
     Args:

@@ -30,7 +30,7 @@ class Constants(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One parameter that takes part in a step, or a part of it: its tensors, and what else a pass must know of it."""
+    """One parameter that takes part in a step, or a part of it: its tensors, and what else a pass needs to know about it."""
 
     param: Tensor
     grad: Tensor
@@ -124,7 +124,7 @@ def _as_vector(x: Tensor) -> Tensor:
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """float64, save on the one backend that lacks it."""
+    """float64, except on the one backend that lacks it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

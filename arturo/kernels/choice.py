@@ -1,4 +1,4 @@
-"""Which kernel does the passes of a parameter group, as ``fused``, ``foreach``, the device and the surrogate tell."""
+"""Which kernel runs the passes of a parameter group: depends on ``fused``, ``foreach``, the device and the surrogate."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from arturo.kernels.native import NativeSweep
 
 
 def host_sweep(group: Mapping[str, Any], rows: Sequence[Row], k: Constants) -> Sweep:
-    """The C++ passes where they were built, else the loop; unless told. Behind the averages of a surrogate that keeps some."""
+    """The C++ passes if they were built, else the loop, unless an option says otherwise; after the averages, if any."""
     sweep = _host_kernel(group)(rows, k)
     return AveragedSweep(rows, k, sweep) if rows[0].surrogate.keeps_averages else sweep
 
 
 def device_sweep(group: Mapping[str, Any], rows: Sequence[Row], k: Constants) -> DeviceSweep:
-    """Generated code if told so, ``_foreach`` on accelerators, where launches count, the loop elsewhere and in a graph."""
+    """Generated code with ``fused=True``, ``_foreach`` on accelerators, where launches are costly, else the loop."""
     sweep: DeviceSweep = _device_kernel(group, rows)(rows, k)
     return AveragedDeviceSweep(rows, k, sweep) if rows[0].surrogate.keeps_averages else sweep
 

@@ -1,9 +1,9 @@
-"""The passes as generated code: dynamic-shape ``torch.compile``d kernels, for any device that Inductor serves.
+"""The passes as generated code: dynamic-shape ``torch.compile``d kernels, for any device that Inductor supports.
 
-One kernel serves all tensors, whatever their size: compiling the whole list at once takes minutes and starts anew for every
-model. Every number that changes from step to step or from group to group comes in a tensor, so nothing compiles twice but
-for another dtype or another kind of option. Tensors it does not take (a single entry, layouts that differ between a parameter,
-its gradient and its state) go to the eager kernel, in the same pass.
+One kernel handles tensors of any size: compiling the whole list at once would take minutes, again for every model. Every
+number that changes from step to step or from group to group comes in a tensor, so nothing is compiled twice except for another
+dtype or another kind of option. Tensors it cannot handle (a single entry, layouts that differ between a parameter, its gradient
+and its state) go to the eager kernel, in the same pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_VARIANTS = 64  # dtypes of parameter and state, init, floor, device: each c
 
 
 class CompiledSweep:
-    """Flat views for the compiled kernels; what they do not take is the eager kernel's."""
+    """Flat views for the compiled kernels; the eager kernel handles the rest."""
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.whole = rows
@@ -63,7 +63,7 @@ class CompiledSweep:
         except Exception as error:  # a compiler's errors have no common base
             raise RuntimeError(
                 f"fused=True: torch.compile could not make or run the kernel on {device} ({type(error).__name__}; the C++ "
-                f"extension is {'there' if native.available() else 'not built'}). Use fused=None for the best there is"
+                f"extension is {'built' if native.available() else 'not built'}). Use fused=None for the fastest available"
             ) from error
 
 
@@ -106,12 +106,12 @@ def _flat_row(row: Row) -> Row:
 
 
 def _flat(x: Tensor) -> Tensor:
-    """The same memory as a vector of its own: a view would be compiled for the number of dimensions of its base."""
+    """The same memory as a separate vector: a view would be compiled for the number of dimensions of its base."""
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), x.storage_offset(), (x.numel(),), (1,))
 
 
 def _number(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A number of the host as a 0-d tensor, so that its value is not compiled in; tensors and None as they are."""
+    """A host number as a 0-d tensor, so that its value is not compiled in; tensors and None as they are."""
     return x if x is None or isinstance(x, Tensor) else torch.tensor(x, device=device, dtype=dtype)
 
 

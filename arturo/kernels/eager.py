@@ -20,7 +20,7 @@ PIECE = 1 << 15  # entries: 128 KiB in float32, so that a chain of operations st
 
 
 class EagerSweep:
-    """The loop. Serves every surrogate, and every device."""
+    """The loop. Works for every surrogate and on every device."""
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.whole, self.k = rows, k
@@ -101,7 +101,7 @@ def move_mean(row: Row, k: Constants, s_w: Scalar, eta_w: Scalar, factor: Scalar
 
 
 def move_precision(row: Row, k: Constants, moving: Tensor | None) -> None:
-    """The second half: neither eta nor the mean has a part in it."""
+    """The second half: it depends on neither eta nor the mean."""
     prec, a = (x.to(row.mean.dtype) for x in (row.prec, row.a))
     new = trust_region.primal_precision(trust_region.curvature(a, k.rho_lam, k.floor), prec, k.rho, k.nu)
     write(row.prec, round_precision(new, row) if row.rounded else new, moving)
@@ -133,8 +133,8 @@ def stack(lines: list[Tensor]) -> Tensor:
 def follow_parameter(mean: Tensor, param: Tensor, alive: Tensor | None) -> None:
     """Take over what someone else wrote into a half-precision parameter (loaded weights, an average, a draw).
 
-    Where the parameter still is the rounded mean, the mean knows more digits and stays. Bits are compared: a compiler may
-    leave out the rounding before a comparison of numbers, and then no parameter ever is the rounded mean.
+    Where the parameter still is the rounded mean, the mean has more digits and stays. Bits are compared: a compiler may omit
+    the rounding before a comparison of numbers, and then no parameter would ever equal the rounded mean.
     """
     untouched = mean.to(param.dtype).view(torch.int16) == param.view(torch.int16)
     write(mean, torch.where(untouched, mean, param.to(mean.dtype)), alive)

@@ -1,7 +1,7 @@
 """The passes in ``torch._foreach`` operations: few launches on accelerators, at the price of lists of temporaries.
 
 The same formulas as :mod:`arturo.kernels.eager`, line by line; there is no ``_foreach_where``, so masks go tensor by tensor.
-The list is worked off in parts of at most :data:`PART` entries: some ten lists of temporaries of that length are alive at
+The list is processed in parts of at most :data:`PART` entries: some ten lists of temporaries of that length are alive at
 a time, ten and a half at worst (``tests/test_memory.py``), whatever the model's size.
 """
 

@@ -1,7 +1,7 @@
 """The passes in C++ for CPU tensors: one call per pass for the whole list, no temporaries, see ``cpp/native.cpp``.
 
 The extension is optional: without a compiler at install the step falls back to the eager kernel. So do tensors that it cannot
-take (layouts that differ between a parameter, its gradient and its state, tensor subclasses), in the same pass.
+handle (layouts that differ between a parameter, its gradient and its state, tensor subclasses), in the same pass.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def say_once_that_it_is_missing() -> None:
     """A warning, once per process."""
     warnings.warn(
         "arturo's C++ kernel was not built when it was installed (no C++ compiler?), so steps fall back to the eager kernel: "
-        "the same, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True for one "
-        "made by torch.compile, or fused=False to do without this message",
+        "the same result, some twenty times slower. Install a compiler and reinstall arturo from source; or pass fused=True "
+        "for a kernel made by torch.compile, or fused=False to silence this message",
         stacklevel=2,
     )
 
 
 class NativeSweep:
-    """The rows sorted by format; what C++ cannot take is the eager kernel's."""
+    """The rows by format; the eager kernel handles those that C++ cannot."""
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.rows = rows
@@ -120,7 +120,7 @@ class NativeSweep:
         return _joined(sums, None if self.rest is None else self.rest.move(s_w, eta_w, factor))
 
     def count(self, eta: float) -> None:
-        """Two numbers for each parameter, for which two calls into torch are dear."""
+        """Two numbers for each parameter, too few to be worth two calls into torch."""
         steps, etas = [row.step for row in self.rows], [row.eta for row in self.rows]
         if not (_are(torch.float32, steps) and _are(torch.float64, etas)):
             eager.count(self.rows, eta)
@@ -140,7 +140,7 @@ def _joined(sums: list[Tensor], others: Tensor | None) -> Tensor:
 
 
 def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
-    """The line of :data:`FORMATS` that fits, if the row's tensors are dense and lie in memory alike."""
+    """The line of :data:`FORMATS` that fits, if the row's tensors are dense and have the same layout."""
     param, dtype, contiguous = row.param, row.prec.dtype, True
     for x in tensors:
         if type(x) not in PLAIN:

@@ -79,8 +79,8 @@ def calibrate(
         >>> nn.functional.binary_cross_entropy_with_logits(model(x[:100]), y[:100]).backward()
         >>> optimizer.step()
         >>> posterior = optimizer.posterior(ess=100, model=model, data=(x[:100], y[:100]), loss="binary_cross_entropy")
-        >>> found = calibrate(model, posterior, x[100:], y[100:], temperatures=[0.01, 1, 1e6], likelihood="bernoulli")
-        >>> found.best.temperature < 1e6, len(found.trials), found.posterior.temperature == found.best.temperature
+        >>> result = calibrate(model, posterior, x[100:], y[100:], temperatures=[0.01, 1, 1e6], likelihood="bernoulli")
+        >>> result.best.temperature < 1e6, len(result.trials), result.posterior.temperature == result.best.temperature
         (True, 3, True)
     """
     if not temperatures or (prior_precisions is not None and not prior_precisions):

@@ -44,14 +44,14 @@ def ggn_diagonal(
     precision is computed in float32.
 
     Args:
-        model: takes a batch, gives one tensor of outputs whose first dimension is the batch.
+        model: takes a batch, returns one tensor of outputs whose first dimension is the batch.
         data: ``(x, y)``, two tensors with all examples; or batches ``(x, y)``, such as a DataLoader. ``x`` may be a tuple of
             tensors if the model takes several.
         loss: ``"cross_entropy"`` (logits, one row of classes), ``"binary_cross_entropy"`` (logits),
             ``"squared_error"`` (half the sum of squares, that is Gaussian noise of variance 1), or a function of a batch of
             outputs and targets, e.g. ``torch.nn.functional.mse_loss``. The function is given batches of one.
         parameters: those to take; None: all that the model has.
-        columns: None is exact. A number takes so many random combinations :math:`\sum_k \pm v_k` per example instead of every
+        columns: None is exact. A number uses that many random combinations :math:`\sum_k \pm v_k` per example instead of every
             :math:`v_k`: right in the mean, cheaper where there are many outputs.
         generator: of the random signs; on the CPU.
         memory: bytes that single gradients may take at a time; at least one is needed.
@@ -126,7 +126,7 @@ def softmax_factor(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def logistic_factor(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`\mathrm{diag}(p (1 - p))`, every output a Bernoulli variable of its own."""
+    r""":math:`\mathrm{diag}(p (1 - p))`, every output a separate Bernoulli variable."""
     p = output.sigmoid().flatten()
     return _unflatten((p * (1 - p)).sqrt().diag(), output), torch.ones_like(p)
 
@@ -193,7 +193,7 @@ def batches(data: Data, device: torch.device) -> Iterator[tuple[tuple[Tensor, ..
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module has its own mode again."""
+    """Evaluation mode inside the block; afterwards every module is back in its own mode."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -205,7 +205,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def _check_outputs(output: Any, targets: Tensor, loss: Loss) -> None:
     if not isinstance(output, Tensor):
-        raise TypeError(f"the model must give one tensor of outputs, got {type(output).__name__} (wrap it in a module)")
+        raise TypeError(f"the model must return one tensor of outputs, got {type(output).__name__} (wrap it in a module)")
     if output.dim() == 0 or len(output) != len(targets):
         raise ValueError(f"the model gave outputs of shape {tuple(output.shape)} for {len(targets)} targets")
     if loss == "cross_entropy" and output.dim() != 2:

@@ -1,4 +1,4 @@
-r"""The Gaussian over the weights, to look at, to draw from and to keep: docs/posterior.md says what it means.
+r"""The Gaussian over the weights, to inspect, sample and save: docs/posterior.md explains it.
 
 With a curvature :math:`a` of the *mean* loss per weight, ``ess`` observations, a prior of precision :math:`\lambda` and a
 temperature :math:`T` its precision is
@@ -56,7 +56,7 @@ class Weight(NamedTuple):
 class Posterior:
     r"""A diagonal Gaussian over the weights: :meth:`arturo.Arturo.posterior` makes one, :meth:`load` reads one.
 
-    It is a snapshot: training on does not change it. Parameters that never took part in a step have no uncertainty and are
+    It is a snapshot: further training does not change it. Parameters that never took part in a step have no uncertainty and are
     not in it.
 
     Example:
@@ -153,7 +153,7 @@ class Posterior:
         r""":math:`\tfrac12 \sum [\log \tfrac{\Lambda}{2\pi} - \Lambda (\theta - \mu)^2]`, :math:`\Lambda` the precision; nats.
 
         Args:
-            values: a tensor for each parameter, as :meth:`sample` gives them; others are left out of account.
+            values: a tensor for each parameter, as :meth:`sample` gives them; others are ignored.
         """
         total = 0.0
         for name, w in self.weights.items():

@@ -46,7 +46,7 @@ class Prediction:
         variance: of the probabilities over the draws; for ``"gaussian"`` the whole variance, aleatoric + epistemic.
         aleatoric: what would be left if the weights were known. Nats, one number per row of classes or per Bernoulli variable;
             for ``"gaussian"`` the noise variance.
-        epistemic: what knowing the weights would take away. Nats; for ``"gaussian"`` the variance of the outputs over draws.
+        epistemic: what knowing the weights would remove. Nats; for ``"gaussian"`` the variance of the outputs over draws.
         likelihood: which of the three this is.
     """
 
@@ -89,7 +89,7 @@ def predict(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Prediction:
-    r"""Predict with the mean over draws of the weights. The model is in evaluation mode meanwhile and then as it was.
+    r"""Predict with the mean over draws of the weights. The model is in evaluation mode meanwhile, then back in its own.
 
     Args:
         model: the network; gives logits, or values for ``"gaussian"``.
@@ -98,9 +98,9 @@ def predict(
         samples: number of draws.
         likelihood: ``"categorical"``, ``"bernoulli"`` or ``"gaussian"``: what the outputs are logits or means of.
         noise_variance: of an observation, for ``"gaussian"``.
-        linearized: take :math:`f(\mu) + J(\theta - \mu)` for the network: the model that the Gauss-Newton curvature belongs
-            to. Wide posteriors, which push a network far from where it was trained, do better with it.
-        refresh: input batches that batch norms take their statistics from, anew for each draw. None: frozen, as trained.
+        linearized: use :math:`f(\mu) + J(\theta - \mu)` instead of the network: the model that the Gauss-Newton curvature
+            belongs to. Better for wide posteriors, whose draws are far from the trained weights.
+        refresh: input batches from which batch norms recompute their statistics for each draw. None: frozen, as trained.
         vectorized: True for many draws at once by ``torch.func``, False for one after the other, None to try.
         batch_size: inputs that pass through the network at a time.
         generator: of the draws.
@@ -112,8 +112,8 @@ def predict(
         >>> optimizer = arturo.Arturo(model.parameters())
         >>> nn.functional.cross_entropy(model(x), y).backward()
         >>> optimizer.step()
-        >>> found = predict(model, optimizer, x, ess=90, data=(x, y))
-        >>> found.mean.shape, bool((found.epistemic >= 0).all())
+        >>> prediction = predict(model, optimizer, x, ess=90, data=(x, y))
+        >>> prediction.mean.shape, bool((prediction.epistemic >= 0).all())
         (torch.Size([90, 3]), True)
 
     References:

@@ -1,7 +1,7 @@
-"""Draws in the place of parameters: put in, taken out again whatever happens, never mistaken for the mean.
+"""Draws in place of the parameters: put in, always taken out again, never mistaken for the mean.
 
-A parameter that holds a draw stands in ``_PUT``, with the values it held before, oldest first. The first of them is the mean.
-Blocks may nest, and may end in any order: the mean comes back when the last one ends.
+A parameter that holds a draw is a key of ``_PUT``, with the values it held before, oldest first. The first of them is the mean.
+Blocks may nest, and may end in any order: the mean is restored when the last one ends.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _take_out(p: Tensor, block: object) -> None:
     _, before = stack.pop(i)
     if i == len(stack):
         p.copy_(before)
-    else:  # a younger block is still in place: what it will put back is what we would have
+    else:  # a later block is still open: it will restore what we would have
         stack[i] = (stack[i][0], before)
     if not stack:
         del _PUT[p]
 
 
 def refuse_draws(params: Iterable[Tensor]) -> None:
-    """Raise RuntimeError if any parameter holds a draw: a step from there would be lost, or be taken for the mean."""
+    """Raise RuntimeError if any parameter holds a draw: a step from there would be lost, or be mistaken for the mean."""
     if _PUT and any(p in _PUT for p in params):
         raise RuntimeError(
             "step() inside sampled_params(): the parameters hold a draw, not the mean. Call backward() inside the block and "
@@ -75,7 +75,7 @@ def refuse_draws(params: Iterable[Tensor]) -> None:
 def refuse_inference_mode(what: str) -> None:
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            f"{what} does not work inside torch.inference_mode(): what is made there is frozen. Use torch.no_grad()"
+            f"{what} does not work inside torch.inference_mode(): tensors made there are frozen. Use torch.no_grad()"
         )
 
 
@@ -106,7 +106,7 @@ def standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """
     if is_sharded(like) and generator is None:
         raise RuntimeError(
-            "a draw of sharded parameters (DTensor) needs a generator that is seeded alike on every rank: "
+            "a draw of sharded parameters (DTensor) needs a generator with the same seed on every rank: "
             "generator=torch.Generator().manual_seed(seed)"
         )
     device = like.device if generator is None else generator.device

@@ -59,12 +59,12 @@ def _curvatures(
     kept = all("a" in optimizer.state[p] for p in params.values())
     if isinstance(curvature, str) and curvature == "surrogate":
         if not kept:
-            raise ValueError("Invalid curvature value: 'surrogate' (this one keeps no curvature in its state; use 'ggn')")
+            raise ValueError("Invalid curvature value: 'surrogate' (this optimizer keeps no curvature in its state; use 'ggn')")
         return {name: in_loss_units(optimizer.state[p]["a"], optimizer.state[p]) for name, p in params.items()}
     if isinstance(curvature, str):
         if model is None or data is None:
             lacking = " and ".join(name for name, value in (("model", model), ("data", data)) if value is None)
-            other = "; curvature='surrogate' needs neither and is much less to be trusted (docs/posterior.md)" if kept else ""
+            other = "; curvature='surrogate' needs neither, but is much less reliable (docs/posterior.md)" if kept else ""
             raise TypeError(
                 f"curvature='ggn' needs {lacking}: posterior(ess=len(dataset), model=model, data=loader), where data is (x, y) "
                 f"or gives batches{other}"

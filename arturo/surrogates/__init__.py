@@ -20,7 +20,7 @@ from arturo.surrogates.surrogate import Surrogate
 
 __all__ = ["BY_NAME", "FORMS", "FUNCTION", "SURROGATES", "Surrogate", "form_of"]
 
-FUNCTION = "function"  # what a parameter group says of a function that gives the diagonal: groups hold plain data only
+FUNCTION = "function"  # stands for a function in a parameter group, which holds plain data only
 BY_NAME = {"kalman": KALMAN, "adam": MOMENTS, "hessian": DIAGONAL, "ggn": DIAGONAL, "hutchinson": DIAGONAL, FUNCTION: DIAGONAL}
 SURROGATES = tuple(name for name in BY_NAME if name != FUNCTION)
 FORMS = (KALMAN, FACTORED, MOMENTS)  # one for each set of buffers; FACTORED is the filter's with state in bfloat16

@@ -5,8 +5,8 @@ With :math:`\hat m_t` and :math:`\hat v_t`, Adam's running averages of the gradi
 .. math:: a_t = \sqrt{\hat v_t}, \qquad b_t = \hat m_t - a_t \mu_t
 
 so that the model's gradient at the mean is :math:`\hat m_t` and its curvature the one that Adam's step
-:math:`\hat m_t / \sqrt{\hat v_t}` divides by. (A root of squared gradients is no second derivative: its unit is L/θ. That is
-what the ablation is about.)
+:math:`\hat m_t / \sqrt{\hat v_t}` divides by. (A root of squared gradients is not a second derivative: its unit is L/θ. The
+ablation tests just that.)
 """
 
 from __future__ import annotations

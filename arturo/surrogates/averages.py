@@ -5,7 +5,7 @@ whenever it is read. The corrected average :math:`\hat x_t = x_t / (1 - \beta^t)
 
 .. math:: \hat x_t = \hat x_{t-1} + w_t (y_t - \hat x_{t-1}), \qquad w_t = \frac{1 - \beta}{1 - \beta^t}
 
-so that :math:`\hat x_1 = y_1`, whatever it was before. An entry that is missing leaves its average as it is.
+so that :math:`\hat x_1 = y_1`, whatever it was before. A missing entry leaves its average unchanged.
 """
 
 from __future__ import annotations

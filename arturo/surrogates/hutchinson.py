@@ -3,7 +3,7 @@ r"""Hutchinson's estimate of the Hessian's diagonal, as AdaHessian uses it (Yao 
 .. math:: \mathrm{diag}(H) = E[z \odot H z], \qquad z_i = \pm 1
 
 with one draw of z per step, and for the kernels of convolutions the mean over their spatial axes in place of each entry.
-(The authors' code takes absolute values before that mean. A model of the loss wants the sign: without them the estimate is
+(The authors' code takes absolute values before that mean. A model of the loss needs the sign: without them the estimate is
 unbiased, and ``curvature_floor`` guards the denominators.)
 """
 

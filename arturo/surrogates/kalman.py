@@ -1,10 +1,10 @@
 r"""The surrogate from plain gradients: one two-state Kalman filter per weight (``sec:drift_model``).
 
-State :math:`w = (a, b)` drifts as a random walk, :math:`w_t = w_{t-1} + N(0, q I)`, and is seen through the gradient,
+State :math:`w = (a, b)` drifts as a random walk, :math:`w_t = w_{t-1} + N(0, q I)`, and is observed through the gradient,
 :math:`g_t = a\,m_t + b + N(0, r)`. Its variance P is symmetric: ``P_aa``, ``P_ab``, ``P_bb``.
 
 Only the ratio q / r matters to (a, b) when P_0 scales with them; the filter's gain settles near sqrt(q / r).
-At a constant mean nothing is seen along (1, -m): there P grows like q t, without harm.
+At a constant mean nothing is observed along (1, -m): there P grows like q t, which does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def first_intercept(g: Tensor, seen: Tensor, m: Tensor, a_0: Scalar, consistent:
     r"""b before the first update: :math:`g - a_0 m` (``consistent``) or the published :math:`g`.
 
     With the published start the model's first gradient is :math:`a_0 m + g`: the first steps mostly shrink the weights.
-    Where nothing is seen, :math:`-a_0 m`: the model predicts a zero gradient.
+    Where nothing is observed, :math:`-a_0 m`: the model predicts a zero gradient.
 
     Example:
         >>> g, m = torch.tensor([1.0, float("nan")]), torch.tensor([2.0, 2.0])
@@ -115,7 +115,7 @@ def _correct(
 
 
 def _initial(group: Mapping[str, Any]) -> tuple[float, float, float]:
-    """P_0 times the unit matrix; where none is given, about where the intercept's variance settles."""
+    """P_0 times the unit matrix; without initial_filter_variance, about where the intercept's variance settles."""
     P_0, q, r = group["initial_filter_variance"], group["drift"], group["noise"]
     if P_0 is None:
         P_0 = math.sqrt(q * r) if q > 0 else r

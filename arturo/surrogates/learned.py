@@ -2,11 +2,10 @@ r"""The model that :class:`arturo.AdaArturo` learns from plain gradients, as pur
 
 One tensor at a time, in a basis in which its Gaussian is diagonal (:mod:`arturo.kronecker`). Letters: ``M`` the filtered
 gradient, ``r`` its noise, ``s`` the noise's standard deviation, ``sigma`` the tensor's size, ``tau`` its drift per step
-relative to that size. docs/derivation.md has the whole argument.
+relative to that size. docs/derivation-adaptive.md has the whole argument.
 
-1. **Filter.** The mean gradient drifts as a random walk with variance kappa r per step and is observed with noise r. In units
-of r
-   the filter's variance P is one number for all weights (:func:`filter_gain`).
+1. **Filter.** The mean gradient drifts as a random walk with variance kappa r per step and is observed with noise r. In
+   units of r the filter's variance P is one number for all weights (:func:`filter_gain`).
 2. **Noise.** Innovations have the variance r (1 + P-): their running mean gives r (:func:`noise_weight`).
 3. **Precision.** The optimum drifts by N(0, (tau sigma)^2) per step, each gradient brings information proportional to r: the
    stationary precision is proportional to s / (tau sigma). The square root of Adam comes from here.
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SURE = 1e-5  # s is at least this part of |M|: float32 gradients are not known better, and M / s stays in range
+SURE = 1e-5  # s is at least this part of |M|: float32 gradients are no more exact, and M / s stays in range
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.1  # of a step's length that the anchor takes back
@@ -30,7 +29,7 @@ LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter
 
 
 def namespace(x: Any) -> Any:
-    """The functions for ``x``: torch's for tensors, NumPy's for numbers of the host, where a call costs a tenth."""
+    """The functions for ``x``: torch's for tensors, NumPy's for host numbers, where a call costs a tenth as much."""
     return torch if isinstance(x, Tensor) else np
 
 
@@ -89,7 +88,7 @@ def noise_scale(r: Tensor, M: Tensor, eps: float) -> Tensor:
 def innovation_share(gain: Any, t: Any) -> Any:
     r"""Which part of a squared innovation is noise: :math:`1 / (1 + P^-) = 1 - K_t`; all of it at the first step.
 
-    With b1 = 0 the gain is 1, and the model would take every change for drift; at least a thousandth stays noise.
+    With b1 = 0 the gain is 1, and the model would attribute every change to drift; at least a thousandth stays noise.
 
     Example:
         >>> innovation_share(1.0, 1), innovation_share(0.25, 7), innovation_share(1.0, 7)
@@ -132,12 +131,12 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
 def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
     r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
 
-    An optimum that wanders as a plain random walk has no size: steps relative to the weights' size would make them grow without
+    An optimum that drifts as a plain random walk has no size: steps relative to the weights' size would make them grow without
     bound. An Ornstein-Uhlenbeck drift of stationary variance :math:`\sigma^2` pulls the mean in by as much as it spreads,
-    :math:`\sqrt{1 - \tau^2 c}` where a step spends the part c of the drift's KL. That balances steps that know nothing of each
-    other. Steps along filtered noise do, they add up over the filter's memory, and the weights' square grows by
-    :math:`\tau^2 c (2 - K) / K` per step: that much the share of noise is pulled in. It takes at most a tenth of the step's
-    length, :math:`0.1 \tau \sqrt c`, so that at any lr a clear gradient is stronger.
+    :math:`\sqrt{1 - \tau^2 c}` where a step spends the part c of the drift's KL. That balances independent steps. Steps
+    along filtered noise are not independent: they add up over the filter's memory, and the weights' square grows by
+    :math:`\tau^2 c (2 - K) / K` per step, so the share of noise is pulled in by that much. The anchor takes at most a tenth of
+    the step's length, :math:`0.1 \tau \sqrt c`, so that at any lr a clear gradient is stronger.
 
     Example:
         >>> signal, noise = torch.tensor(1.0), torch.tensor(0.0)

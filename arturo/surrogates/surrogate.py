@@ -1,4 +1,4 @@
-"""What a surrogate is to a step: the buffers it keeps, the values they begin with, and how they change."""
+"""What a step needs of a surrogate: the buffers it keeps, their initial values, and how they change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Surrogate(NamedTuple):
         buffers: names of what it keeps in a parameter's state besides ``a`` and ``b``.
         initial: their values before the first step, from the parameter group.
         observe: ``(a, b, memory, observation, constants)`` to the new ``(a, b, *memory)``. Pure.
-        keeps_averages: whether its update is a pass of its own, before the others.
+        keeps_averages: whether its update is a separate pass, before the others.
     """
 
     buffers: tuple[str, ...]

@@ -219,7 +219,7 @@ def partial_gradients(rank: int, world: int) -> None:
         assert torch.equal(local(p), shard_like(whole.detach(), p))
     no_number = torch.nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Partial()]))
     for q, grad, message in (
-        (no_number, DTensor.from_local(torch.ones(3), mesh, [Partial()]), "what is Partial is no number yet"),
+        (no_number, DTensor.from_local(torch.ones(3), mesh, [Partial()]), "Partial values are not summed yet"),
         (p, torch.ones_like(whole), "both must be DTensors or none"),
     ):
         optimizer = Arturo([q])

@@ -48,8 +48,8 @@ struct Numbers {  // the constants as the loops want them
           length(k.scale * k.s_w) {}
 };
 
-// Begin to fetch the next chunk of these arrays while this one is worked on: a line in eight, from which the processor's own
-// prefetching goes on. Every line takes longer than none at all. Beyond an array's end nothing happens.
+// Prefetch the next chunk of these arrays while this one is worked on: one cache line in eight, the hardware prefetcher does
+// the rest. Prefetching every line is slower than none at all. Beyond an array's end nothing happens.
 template <class... Arrays>
 INLINE void fetch_next(const Arrays*... arrays) {
 #if defined(__GNUC__)

@@ -1,4 +1,4 @@
-// The formulas of arturo/surrogates/kalman.py and arturo/trust_region.py, line by line, as loops over a chunk, so that state
+// The formulas of arturo/surrogates/kalman.py and arturo/core/trust_region.py, line by line, as loops over a chunk, so that state
 // gets the bits that the eager kernel gives it.
 //
 // A chunk whose gradients are all there takes a loop without masks, whose sums are in the parameter's precision; where they

@@ -10,7 +10,7 @@
 
 namespace {
 
-// The bits of stochastic rounding; arturo/kernels/rounding.py has the same in tensor operations.
+// The bits of stochastic rounding; arturo/core/rounding.py has the same in tensor operations.
 INLINE uint32_t mix(uint32_t x) {
     x ^= x >> 16;
     x *= 0x7feb352du;
