@@ -163,8 +163,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     notes += [
         f"{interval} The test set is the same for all: its {tested:,} images give an accuracy a standard error of up to "
         f"{100 * spread:.1f} points on top.",
-        f"{chance_words(data.num_classes or 1)} The best ECE and AUROC are sought among methods within {100 * CLOSE:g} "
-        "points of the highest accuracy; NLL and Brier score, which guessing cannot win, among all.",
+        f"{chance_words(data.num_classes or 1)} The best ECE and AUROC are sought among methods with at least "
+        f"{100 * CLOSE:g} % of the highest accuracy; NLL and Brier score, which guessing cannot win, among all.",
     ]
     if any(outcome.chosen.get("edges") for outcome in outcomes):
         notes.append("(edge): the least or the largest that was tried; the best may lie beyond.")

@@ -3,7 +3,7 @@
 | line | holds |
 |---|---|
 | first | ``format``, and ``environments``, each once |
-| each other | a run: ``task``, ``name`` of its folder, ``config``, number of its ``environment``, ``result``, ``metrics`` |
+| each other | ``task``, ``name`` (of its folder), ``config``, ``environment`` (its number), ``result``, ``metrics`` |
 
 `arturo report` and `arturo reproduce --no-train` read such a file as if the folders were there. Nothing resumes from it.
 """

@@ -28,7 +28,7 @@ SCORES = (
     ("ood_auroc", "AUROC elsewhere", "%", 100, 2, True),
 )
 NEEDS_ACCURACY = ("ece", "ood_auroc")  # a method that guesses could win these
-CLOSE = 0.02  # of the highest accuracy: two points
+CLOSE = 0.9  # of the highest accuracy: less is no competitor
 PAIR = (Column("what", align="left"), Column("value", align="left", wrap=True))
 
 
@@ -36,10 +36,10 @@ def scores_table(task: str, outcomes: Sequence[Outcome], diverged: Mapping[str, 
     """A row for each method: means over the seeds with half of their t-interval. The best of each column is marked.
 
     Calibration error and AUROC alone do not make a method good: one that guesses is perfectly calibrated. Their best is sought
-    among those whose accuracy is within ``CLOSE`` of the highest.
+    among those whose accuracy is at least ``CLOSE`` times the highest.
     """
     judged = tuple(
-        Column(heading, key=field, unit=unit, better="higher" if more else "lower")
+        Column(heading, key=field, unit=unit, better="higher" if more else "lower", secondary=field in ("brier", "ood_auroc"))
         for field, heading, unit, _, _, more in SCORES
     )
     columns = (
@@ -54,7 +54,7 @@ def scores_table(task: str, outcomes: Sequence[Outcome], diverged: Mapping[str, 
     highest = max((of["accuracy"].mean for of in estimates.values()), default=0.0)
     rows: list[Row] = []
     for name, own in by_method(outcomes).items():
-        usable = estimates[name]["accuracy"].mean >= highest - CLOSE
+        usable = estimates[name]["accuracy"].mean >= CLOSE * highest
         cells = []
         for field, _, _, factor, digits, _ in SCORES:
             estimate = estimates[name].get(field)
@@ -96,7 +96,7 @@ def best_of(field: str, estimates: Mapping[str, Mapping[str, Estimate]], highest
     counted = [
         of[field].mean
         for of in estimates.values()
-        if field in of and (field not in NEEDS_ACCURACY or of["accuracy"].mean >= highest - CLOSE)
+        if field in of and (field not in NEEDS_ACCURACY or of["accuracy"].mean >= CLOSE * highest)
     ]
     return (max if more else min)(counted) if counted else None
 
