@@ -164,7 +164,8 @@ def report(results: dict[str, Any]) -> str:
         reference = problem["contenders"][problem["best"]]["seconds_to_target"]
         lines += [
             "", f"### {problem['title']}: {problem['steps']} steps, target {problem['target']:.4f} ({problem['best']})", "",
-            "| | final validation loss | s in all | steps to target | s to target | x AdamW's time |", "|---|---|---|---|---|---|",
+            "| | final validation loss | s in all | steps to target | s to target | x AdamW's time |",
+            "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, row in problem["contenders"].items():
             there = math.isfinite(row["seconds_to_target"])
@@ -179,7 +180,9 @@ def report(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/time_to_target"), help="folder for time_to_target.json, .md, .png")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/time_to_target"), help="folder for time_to_target.json, .md, .png"
+    )
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3, 1e-2], help="lr that AdamW may choose from")
