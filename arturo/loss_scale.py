@@ -19,7 +19,7 @@ of every parameter (``scale``, 0 while open), so that a resumed run and whatever
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,11 +35,6 @@ BEND = 0.03  # a_0 * step / gradient: what 0.1 was on the problems where it was 
 LEAST, MOST = 1e-30, 1e30  # of the unit: its inverse must be a float32
 PIECES = {"cpu": 1 << 15}  # entries that are widened at a time; elsewhere launches count:
 PIECE = 1 << 22
-
-
-def is_relative(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the unit is taken from the gradients; the first group speaks for all."""
-    return groups[0]["initial_curvature"] is None
 
 
 def in_loss_units(a: Tensor, state: Mapping[str, Any]) -> Tensor:

@@ -27,6 +27,7 @@ from arturo.sharding import Shards
 
 if TYPE_CHECKING:
     from arturo.rows import Batch
+    from arturo.step import Part
 
 CPU = torch.device("cpu")
 
@@ -34,7 +35,6 @@ CPU = torch.device("cpu")
 class HostNumbers:
     """Floats."""
 
-    on_device = False
     sweep: Callable[..., Sweep] = staticmethod(host_sweep)
 
     def __init__(self, shards: Shards | None) -> None:
@@ -120,13 +120,16 @@ class HostNumbers:
         """What a sweep's sums count for."""
         return table
 
-    def move(
-        self, sweep: Sweep, s_w: Any, eta_w: Any, solution: DualSolution, factor: Any, moving: Any, alive: Tensor | None
-    ) -> Tensor:
-        """``factor`` times the step, and one step more in the books."""
-        sums = sweep.move(s_w, eta_w, factor)
-        sweep.count(solution.eta)
+    def move(self, part: Part, s_w: Any, eta_w: Any, solution: DualSolution, moving: Any) -> Tensor:
+        """The group's part of the step, and one step more in its parameters' state. Returns ``S_0`` of the whole step."""
+        sums: Tensor = part.sweep.move(s_w, eta_w, part.factor)
+        part.sweep.count(solution.eta)
         return sums
+
+    def taken_sum(self, parts: list[tuple[Part, Tensor]]) -> Any:
+        """The sum of f^2 ``S_0`` over all groups and processes."""
+        s_0 = math.fsum([part.factor * part.factor * x for part, sums in parts for x in sums.tolist()])
+        return s_0 if self.shards is None else self.total([s_0])[0]
 
     def report(self, solution: DualSolution, kl: Any, bound: Any, previous: Any, moving: Any, missing: Any) -> list[Any]:
         """The fields of :class:`arturo.StepInfo`."""
@@ -136,7 +139,6 @@ class HostNumbers:
 class DeviceNumbers:
     """0-d tensors beside ``like``, in its dtype."""
 
-    on_device = True
     sweep: Callable[..., DeviceSweep] = staticmethod(device_sweep)
 
     def __init__(self, shards: Shards | None, like: Tensor) -> None:
@@ -218,13 +220,15 @@ class DeviceNumbers:
         table = table.to(self.like.device)
         return table if alive is None else torch.where(alive, table, 0.0)
 
-    def move(
-        self, sweep: DeviceSweep, s_w: Any, eta_w: Any, solution: DualSolution, factor: Any, moving: Any, alive: Tensor | None
-    ) -> Tensor:
-        moving = moving if alive is None else moving & alive
-        sums = sweep.move(s_w, eta_w, solution.scale * factor, moving)
-        sweep.count(solution.eta, moving)
+    def move(self, part: Part, s_w: Any, eta_w: Any, solution: DualSolution, moving: Any) -> Tensor:
+        moving = moving if part.alive is None else moving & part.alive
+        sums: Tensor = part.sweep.move(s_w, eta_w, solution.scale * part.factor, moving)
+        part.sweep.count(solution.eta, moving)
         return sums
+
+    def taken_sum(self, parts: list[tuple[Part, Tensor]]) -> Any:
+        tables = [(part.factor * part.factor * self.masked(sums, part.alive)).unsqueeze(1) for part, sums in parts]
+        return self.sums(tables, 1)[0]
 
     def report(self, solution: DualSolution, kl: Any, bound: Any, previous: Any, moving: Any, missing: Any) -> list[Any]:
         eta = torch.where(moving, solution.eta, torch.where(previous.isinf(), 0.0, previous))

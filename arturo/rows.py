@@ -13,7 +13,7 @@ from arturo.kernels.batch import Row
 from arturo.numbers import Numbers
 from arturo.sharding import Piece
 from arturo.state import buffer_dtype
-from arturo.surrogates import Surrogate, surrogate_of
+from arturo.surrogates import BY_NAME, Surrogate
 from arturo.surrogates.kalman import FACTORED
 
 WHOLE = Piece(True, (0,))
@@ -39,17 +39,22 @@ def batches_of(
     diagonals: Mapping[Tensor, Tensor],
 ) -> list[Batch]:
     """The rows of all groups; every parameter with a gradient has state. ``diagonals`` are of the Hessian, by parameter."""
-    entries = [[(p, state[p]) for p in group["params"] if p.grad is not None] for group in groups]
-    taken = iter(numbers.taken([entry["step"] for own in entries for _, entry in own]))
-    number = {id(p): i for i, p in enumerate([p for group in groups for p in group["params"]])}
+    entries: list[list[tuple[int, Tensor, dict[str, Any]]]] = []
+    start = 0
+    for group in groups:
+        entries.append([(i, p, state[p]) for i, p in enumerate(group["params"], start) if p.grad is not None])
+        start += len(group["params"])
+    taken = iter(numbers.taken([entry["step"] for own in entries for _, _, entry in own]))
     batches = []
     for group, own in zip(groups, entries, strict=True):
-        surrogate = surrogate_of(group["surrogate"], {})
-        rows = [row_of(surrogate, p, entry, next(taken), number[id(p)], numbers, diagonals) for p, entry in own]
-        scales = []
+        surrogate = BY_NAME[group["surrogate"]]
+        rows = [row_of(surrogate, p, entry, next(taken), i, numbers, diagonals) for i, p, entry in own]
+        scales: list[Tensor] = []
         if group["initial_curvature"] is None:
-            known = own if len(own) == len(group["params"]) else [(p, state[p]) for p in group["params"] if p in state]
-            scales = [entry["scale"] for _, entry in known if "scale" in entry]
+            known = [entry for _, _, entry in own]
+            if len(own) < len(group["params"]):
+                known = [state[p] for p in group["params"] if p in state]
+            scales = [entry["scale"] for entry in known if "scale" in entry]
         batches.append(Batch(group, rows, scales))
     return batches
 
@@ -77,16 +82,16 @@ def row_of(
         piece = numbers.shards.piece(p, rounded)
         p, grad, state = numbers.shards.local(p, grad, state)
     row = Row(
-        param=p,
-        grad=grad,
-        mean=state.get("mean", p),
-        prec=state["prec"],
-        a=state["a"],
-        b=state["b"],
-        memory=tuple([state[name] for name in surrogate.buffers]),
-        surrogate=surrogate,
-        step=state["step"],
-        eta=state["eta"],
+        p,
+        grad,
+        state.get("mean", p),
+        state["prec"],
+        state["a"],
+        state["b"],
+        tuple([state[name] for name in surrogate.buffers]),
+        surrogate,
+        state["step"],
+        state["eta"],
         first=taken == 0,
         seed=rounding.seed(_integer(taken), number) if rounded else 0,
         starts=piece.starts,

@@ -12,7 +12,7 @@ from arturo import sharding
 from arturo.hyperparameters import initial_curvature
 from arturo.kernels import native
 from arturo.kernels.batch import sum_dtype
-from arturo.surrogates import form_of, surrogate_of
+from arturo.surrogates import BY_NAME, form_of
 from arturo.surrogates.kalman import FACTORED
 
 MODEL = ("prec", "a", "b")  # besides them a surrogate keeps its own
@@ -40,7 +40,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         state["scale"] = torch.zeros((), dtype=sum_dtype(p.device), device=p.device)
     rounded = group["state_dtype"] is not None
     dtype = group["state_dtype"] if rounded else buffer_dtype(p)
-    surrogate = FACTORED if rounded else surrogate_of(group["surrogate"], {})
+    surrogate = FACTORED if rounded else BY_NAME[group["surrogate"]]
     begin = initial_precision(group), initial_curvature(group), 0.0, *surrogate.initial(group)
     values = dict(zip((*MODEL, *surrogate.buffers), begin, strict=True))
     for place, (name, value) in enumerate(values.items(), 1):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from arturo import loss_scale
-from arturo.core.bounds import bounds, decay, weight_count
+from arturo.core.bounds import bounds, decay
 from arturo.core.dual import Dual, DualSolution, Evaluation
 from arturo.core.trust_region import Scalar, constraint
 from arturo.hyperparameters import ARTURO
@@ -65,7 +65,7 @@ class Region(NamedTuple):
 def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: nobody does."""
     groups = [batch.group for batch in batches]
-    alone, relative = numbers.shards is None, loss_scale.is_relative(groups)
+    alone, relative = numbers.shards is None, groups[0]["initial_curvature"] is None
     live: list[Batch] = []
     lrs: list[Scalar] = []
     rows: list[Row] = []
@@ -80,12 +80,11 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     sizes: Sequence[Any] = [batch.size for batch in live]
     present: Sequence[Any] = [len(batch.rows) for batch in live]
     last: Sequence[Any] = numbers.last_eta(rows)
-    here: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
-    scale = here
+    own_scale: Sequence[Any] = numbers.scale_sums(batches, live, lrs) if relative else (0.0, 0.0, 0.0, 0.0)
+    scale = own_scale
     if not alone:
         sizes, present, last, scale = totals(numbers, sizes, present, last, scale)
-    n = weight_count(sizes, lrs)
-    each = bounds([batch.group for batch in live], lrs, n)
+    each, n = bounds([batch.group for batch in live], lrs, sizes)
     if not alone:  # a group without a gradient anywhere has no say
         each = [numbers.where(count > 0, numbers.number(e), 0.0) for e, count in zip(each, present, strict=True)]
     largest, bound = numbers.largest(each)
@@ -99,9 +98,9 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     unit: Any = 1.0
     if relative:
         squares, entries, known, total = scale
-        found, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
+        stored, unit = numbers.unit(squares, entries, known, total, lambda: loss_scale.typical_step(groups, n))
         for member in members:
-            numbers.settle(member.batch, member.lr, found, here[-1])
+            numbers.settle(member.batch, member.lr, stored, own_scale[-1])
     fixed = groups[0]["eta"]  # global: the first group speaks for all
     fixed = None if fixed is None else numbers.number(fixed)
     count, eta = last
@@ -164,12 +163,8 @@ class Passes:
         """Mean and precision; returns the KL of the step, sum f^2 S_0 / (2 w^2)."""
         w, s_w, eta_w = self.numbers.units(solution.eta)
         self.moving = (self.region.largest > 0) & self.seen & solution.solved
-        tables = []
-        for part in self.parts:
-            sums = self.numbers.move(part.sweep, s_w, eta_w, solution, part.factor, self.moving, part.alive)
-            if part.counted:
-                tables.append((part.factor * part.factor * self.numbers.masked(sums, part.alive)).unsqueeze(1))
-        (s_0,) = self.numbers.sums(tables, 1)
+        moved = [self.numbers.move(part, s_w, eta_w, solution, self.moving) for part in self.parts]
+        s_0 = self.numbers.taken_sum([(part, sums) for part, sums in zip(self.parts, moved, strict=True) if part.counted])
         return s_0 / (2 * w * w) * solution.scale * solution.scale
 
     def _sums(self, tables: list[Tensor], columns: int) -> Sequence[Any]:

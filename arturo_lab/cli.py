@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from arturo_lab.commands.parser import Parser, add_options, read_options
 from arturo_lab.errors import ConfigError, LabError
 from arturo_lab.registry import Registry
 
-PACKAGES = ("rich", "jinja2", "matplotlib", "sklearn", "scipy")  # what the extra [lab] installs and every subcommand may import
+PACKAGES = ("rich", "jinja2", "matplotlib", "PIL", "sklearn", "scipy")  # what the extra [lab] installs, as it is imported
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ COMMANDS: Registry[Command] = Registry(
         "tune": Command("arturo_lab.commands.tune", "search an optimizer's hyperparameters by cross-validation"),
         "tune-report": Command("arturo_lab.commands.tune_report", "show several searches side by side"),
         "report": Command("arturo_lab.commands.report", "turn run folders into tables, one HTML page, and figures"),
+        "watch": Command("arturo_lab.commands.watch", "the report in a browser, refreshed while runs go on"),
+        "sweep": Command("arturo_lab.commands.sweep", "train over a range of learning rates: how wide is the valley"),
         "show": Command("arturo_lab.show.show", "draw the trust region on landscapes: figure, animation, live page"),
         "list": Command("arturo_lab.commands.listing", "list the tasks, the optimizers, and the data sets"),
         "fetch": Command("arturo_lab.commands.fetch", "download data sets, checked and resumable"),
@@ -125,10 +129,12 @@ class Version(argparse.Action):
 
 def subparser(name: str, command: Command, module: Any) -> Parser:
     """The command line of one subcommand, generated from its ``Options``."""
-    about = command.about
+    about = getattr(module, "DESCRIPTION", command.about[0].upper() + command.about[1:] + ".")
     result = Parser(
         prog=f"arturo {name}",
-        description=getattr(module, "DESCRIPTION", about[0].upper() + about[1:] + "."),
+        description=textwrap.fill(
+            about, shutil.get_terminal_size().columns - 2, break_on_hyphens=False
+        ),  # examples stay as they are, one per line
         epilog="examples:\n" + "".join(f"  {line.strip()}\n" for line in module.EXAMPLES.strip().splitlines()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

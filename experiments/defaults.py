@@ -2,10 +2,11 @@
 
     python experiments/defaults.py --problems all --optimizers adamw adaarturo --seeds 3
 
-Search on validation data: every `--set` is one variant of the optimizers that are not baselines, in place of the untouched one,
+Search on a fold of the training data: every `--set` is one variant of the optimizers that are not baselines, in place of
+the untouched one,
 
-    python experiments/defaults.py --split validation --optimizers adaarturo --set block=64 --set block=256 --out search.jsonl
-    python experiments/defaults.py --split validation --optimizers variant --set rule=cap --set rule=0.5 --out search.jsonl
+    python experiments/defaults.py --split 1/5 --optimizers adaarturo --set block=64 --set block=256 --out search.jsonl
+    python experiments/defaults.py --split 1/5 --optimizers variant --set rule=cap --set rule=0.5 --out search.jsonl
 
 Finished runs are kept in `--out` and not repeated; several processes may share one file. `--report` prints the tables without
 training. A run is known by its hyperparameters, so after a change of the algorithm use `--again`. AdamW warms up over
@@ -36,6 +37,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from arturo import AdaArturo, Arturo
 from arturo.core.bounds import KL_PER_WEIGHT
+from arturo_lab.data.folds import Fold
 
 WARMUP = {"warmup": 0.1}  # a part of the steps
 GRIDS: dict[str, list[dict[str, Any]]] = {
@@ -173,7 +175,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", help="a variant")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="run seeds 0 to N - 1")
     parser.add_argument("--schedule", choices=["cosine", "constant"], default="cosine")
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="what to evaluate on")
+    parser.add_argument(
+        "--split",
+        default="test",
+        metavar="test|k/K",
+        help="evaluate on the test set, or on a fold (with --report any that has rows)",
+    )
     parser.add_argument("--loss-scale", type=float, default=1.0, metavar="X", help="multiply the loss by X before backward()")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/adaptive/defaults.jsonl"))
@@ -182,6 +189,8 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     arguments.problems = list(every) if "all" in arguments.problems else list(dict.fromkeys(arguments.problems))
     try:
+        if arguments.split != "test" and not arguments.report:
+            Fold.parse(arguments.split)
         named = [parse_settings(words) for words in arguments.set]
         grids = GRIDS | ({name: named for name in GRIDS if name not in BASELINES} if named else {})
         arguments.variants = [variant(name, settings) for name in arguments.optimizers for settings in grids[name]]

@@ -21,7 +21,7 @@ OPTIMIZERS = {"AdamW": torch.optim.AdamW, "AdaArturo": AdaArturo}
 
 
 def train(name: str, lr: float, seed: int) -> float:
-    problem = problems("validation")["lm-docstrings"]
+    problem = problems("1/5")["lm-docstrings"]
     model = problem.build(seed)
     params = list(model.parameters())
     groups = [

@@ -105,7 +105,7 @@ def test_positive_definite_over_a_million_float32_steps(q):
     generator, wander = torch.Generator().manual_seed(2), torch.logspace(-6, 6, 8)
     a, b, P_aa, P_ab, P_bb = start(24, P=q**0.5 or 1.0, dtype=torch.float32)
     prec, sums = torch.ones(24), torch.empty(1, 4, dtype=torch.float64)
-    k = native.Numbers(q=q, r=1.0, nu=1.0, decay=1.0, s_w=1.0, eta_w=1.0, limit=1e18, has_floor=1)
+    k = native.NativeConstants(q=q, r=1.0, nu=1.0, decay=1.0, s_w=1.0, eta_w=1.0, limit=1e18, has_floor=1)
     pointers = (ctypes.c_void_p * 9)(0, 0, 0, *(x.data_ptr() for x in (prec, a, b, P_aa, P_ab, P_bb)))
     float32 = native.FORMATS.index((torch.float32, torch.float32, torch.float32))
     size, zero = (ctypes.c_int64 * 1)(24), (ctypes.c_int64 * 1)(0)  # not the first, no seed, no offset

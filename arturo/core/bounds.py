@@ -13,20 +13,18 @@ DECAY_PER_LR = 1e-3  # kl_bound=None: at lr = 1 weight_decay means what it means
 KL_PER_WEIGHT = 1e-7  # nats; kl_bound=None is this times the number of weights that take part (docs/tuning.md)
 
 
-def weight_count(sizes: Sequence[Scalar], lrs: Sequence[Scalar]) -> Scalar:
-    """Real numbers that take part: gradients are there and lr is not 0."""
-    return sum(size * (lr > 0) for size, lr in zip(sizes, lrs, strict=True))
+def bounds(groups: Sequence[Mapping[str, Any]], lrs: Sequence[Scalar], sizes: Sequence[Scalar]) -> tuple[list[Scalar], Scalar]:
+    """e = kl_bound * lr^2 of each group, in nats; and the number of weights that take part: those of groups whose lr is not 0.
 
-
-def bounds(groups: Sequence[Mapping[str, Any]], lrs: Sequence[Scalar], n: Scalar) -> list[Scalar]:
-    """e = kl_bound * lr^2 of each group, in nats; ``n`` is :func:`weight_count`. Step length is proportional to lr, as for SGD.
+    Step length is proportional to lr, as for SGD. ``sizes`` are real numbers with a gradient, group by group.
 
     Example:
-        >>> bounds([{"kl_bound": None}, {"kl_bound": 0.5}], [2.0, 0.5], 10**7)
-        [4.0, 0.125]
+        >>> bounds([{"kl_bound": None}, {"kl_bound": 0.5}], [2.0, 0.5], [10**7, 0])
+        ([4.0, 0.125], 10000000)
     """
+    n = sum([size * (lr > 0) for size, lr in zip(sizes, lrs, strict=True)])
     kl_bounds = [group["kl_bound"] for group in groups]
-    return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)]
+    return [(KL_PER_WEIGHT * n if kl is None else kl) * lr * lr for kl, lr in zip(kl_bounds, lrs, strict=True)], n
 
 
 def decayed_part(group: Mapping[str, Any], lr: Scalar) -> Scalar:

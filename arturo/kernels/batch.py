@@ -109,9 +109,9 @@ class Row(NamedTuple):
         return all(x.is_contiguous() for x in self.tensors)
 
 
-def runs(rows: Sequence[Row]) -> list[Row]:
-    """All rows, run by run."""
-    return [run for row in rows for run in (row.runs() if len(row.starts) > 1 else (row,))]
+def runs(rows: Sequence[Row]) -> list[tuple[Row, tuple[Tensor, ...]]]:
+    """All rows, run by run, each with its tensors."""
+    return [(run, run.tensors) for row in rows for run in (row.runs() if len(row.starts) > 1 else (row,))]
 
 
 def _slice(begin: int, length: int) -> Callable[[Tensor], Tensor]:

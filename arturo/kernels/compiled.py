@@ -28,8 +28,10 @@ class CompiledSweep:
 
     def __init__(self, rows: Sequence[Row], k: Constants) -> None:
         self.whole = rows
-        taken = [run for run in runs(rows) if _alike(run.tensors)]
-        rest = [run for run in runs(rows) if not _alike(run.tensors)]
+        taken: list[Row] = []
+        rest: list[Row] = []
+        for run, tensors in runs(rows):
+            (taken if _alike(tensors) else rest).append(run)
         self.flat = [_flat_row(run) for run in taken]
         self.k = _as_tensors(k, taken[0].param.device) if taken else k
         self.rest = eager.EagerSweep(rest, k) if rest else None

@@ -36,27 +36,26 @@ FORMATS = (  # dtypes of parameter and gradient, of the mean, of the rest; the o
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(FORMATS)}
 
 
-class Numbers(ctypes.Structure):
+DOUBLES = tuple(name for name in Constants._fields if name not in ("consistent", "averaging", "alive"))
+
+
+class NativeConstants(ctypes.Structure):
     """``struct Constants`` of ``cpp/chunk.h``, field by field."""
 
     _fields_ = [
-        *((name, ctypes.c_double) for name in ("q", "r", "rho", "rho_lam", "nu", "floor", "a_0", "decay")),
-        *((name, ctypes.c_double) for name in ("s_w", "eta_w", "scale", "limit", "factor")),
+        *((name, ctypes.c_double) for name in (*DOUBLES, "s_w", "eta_w", "scale", "limit")),
         *((name, ctypes.c_int64) for name in ("has_floor", "consistent")),
     ]
 
 
 class Table(NamedTuple):
-    """Tensors of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+    """Tensors of one format as the C++ side sees them. Holds no references to them: it lives as long as the step."""
 
-    format: int
+    format: ctypes.c_int32
     tensors: int
-    sizes: array[int]
-    pointers: array[int]
-    first: array[int]
-    seeds: array[int]
-    offsets: array[int]
-    numbers: Numbers
+    arrays: tuple[array[int], ...]  # sizes, pointers, first, seeds, offsets
+    addresses: list[ctypes.c_void_p]  # of these arrays
+    numbers: NativeConstants
 
 
 def _load() -> ctypes.CDLL | None:
@@ -99,8 +98,7 @@ class NativeSweep:
         self.rows = rows
         by_format: dict[int, list[tuple[Row, tuple[Tensor, ...]]]] = {}
         rest: list[Row] = []
-        for run in runs(rows):
-            tensors = run.tensors
+        for run, tensors in runs(rows):
             number = _format(run, tensors)
             if number is None:
                 rest.append(run)
@@ -162,35 +160,30 @@ def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
 
 def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constants) -> Table:
     rows = [row for row, _ in chosen]
-    numbers = Numbers(
-        q=k.q, r=k.r, rho=k.rho, rho_lam=k.rho_lam, nu=k.nu, a_0=k.a_0, decay=k.decay,
-        limit=largest_gradient(rows[0].mean.dtype, k.factor), factor=k.factor, floor=k.floor or 0.0,
-        has_floor=k.floor is not None, consistent=k.consistent,
-    )  # fmt: skip
+    numbers = NativeConstants(*[getattr(k, name) or 0.0 for name in DOUBLES])
+    numbers.limit = largest_gradient(rows[0].mean.dtype, k.factor)
+    numbers.has_floor, numbers.consistent = k.floor is not None, k.consistent
     pointers: list[int] = []
     for _, tensors in chosen:
         own = [x.data_ptr() for x in tensors]
         pointers += own + own[-1:] * (TENSORS - len(own))  # probe and move do not read what the filter alone has
-    return Table(
-        number,
-        len(rows),
-        sizes=array("q", [row.mean.numel() for row in rows]),
-        pointers=array("Q", pointers),
-        first=array("B", [row.first for row in rows]),
-        seeds=array("I", [row.seed for row in rows]),
-        offsets=array("q", [row.starts[0] for row in rows]),
-        numbers=numbers,
+    arrays = (
+        array("q", [row.mean.numel() for row in rows]),
+        array("Q", pointers),
+        array("B", [row.first for row in rows]),
+        array("I", [row.seed for row in rows]),
+        array("q", [row.starts[0] for row in rows]),
     )
+    addresses = [ctypes.c_void_p(x.buffer_info()[0]) for x in arrays]
+    return Table(ctypes.c_int32(number), len(rows), arrays, addresses, numbers)
 
 
 def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
     numbers = table.numbers
     numbers.s_w, numbers.eta_w, numbers.scale = s_w, eta_w, factor
     sums = torch.empty(table.tensors, 4, dtype=torch.float64)
-    arrays = (table.sizes, table.pointers, table.first, table.seeds, table.offsets)
     library().arturo_pass(
-        ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.tensors),
-        *[ctypes.c_void_p(x.buffer_info()[0]) for x in arrays],
-        ctypes.byref(numbers), ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
+        table.format, ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *table.addresses, ctypes.byref(numbers),
+        ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
     )  # fmt: skip
     return sums

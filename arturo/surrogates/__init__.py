@@ -18,17 +18,12 @@ from arturo.surrogates.diag_hessian import DIAGONAL
 from arturo.surrogates.kalman import FACTORED, KALMAN
 from arturo.surrogates.surrogate import Surrogate
 
-__all__ = ["FORMS", "FUNCTION", "SURROGATES", "Surrogate", "form_of", "surrogate_of"]
+__all__ = ["BY_NAME", "FORMS", "FUNCTION", "SURROGATES", "Surrogate", "form_of"]
 
 FUNCTION = "function"  # what a parameter group says of a function that gives the diagonal: groups hold plain data only
-_BY_NAME = {"kalman": KALMAN, "adam": MOMENTS, "hessian": DIAGONAL, "ggn": DIAGONAL, "hutchinson": DIAGONAL, FUNCTION: DIAGONAL}
-SURROGATES = tuple(name for name in _BY_NAME if name != FUNCTION)
-FORMS = (KALMAN, FACTORED, MOMENTS)  # one for each set of buffers
-
-
-def surrogate_of(name: str, state: Mapping[str, Any]) -> Surrogate:
-    """The surrogate that a group names, in the form that a parameter's state has."""
-    return FACTORED if name == "kalman" and FACTORED.buffers[-1] in state else _BY_NAME[name]
+BY_NAME = {"kalman": KALMAN, "adam": MOMENTS, "hessian": DIAGONAL, "ggn": DIAGONAL, "hutchinson": DIAGONAL, FUNCTION: DIAGONAL}
+SURROGATES = tuple(name for name in BY_NAME if name != FUNCTION)
+FORMS = (KALMAN, FACTORED, MOMENTS)  # one for each set of buffers; FACTORED is the filter's with state in bfloat16
 
 
 def form_of(state: Mapping[str, Any]) -> Surrogate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,13 +21,14 @@ from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.pool.cost import Cost, Kind, kind_of
 from arturo_lab.pool.status import status_of
+from arturo_lab.report.wording import seed_words
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
-from arturo_lab.runs.plan import once
+from arturo_lab.runs.plan import once, parse_seeds
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.uncertainty.calibrate import Outcome, configs_of, evaluate
-from arturo_lab.uncertainty.document import document
+from arturo_lab.uncertainty.calibrate import APART, Outcome, configs_of, evaluate
+from arturo_lab.uncertainty.document import CLOSE, chance_words, document
 from arturo_lab.uncertainty.images import ELSEWHERE, Images, Work
 from arturo_lab.uncertainty.methods import DEFAULT, METHODS, dropout_layers
 
@@ -69,7 +70,7 @@ class Options:
     methods: tuple[str, ...] = option((), f"{METHODS_HELP} (default: {' '.join(DEFAULT)})", metavar="NAME")
     ours: str = option("arturo-default", "the optimizer that trains arTuRO's networks", metavar="NAME")
     theirs: str = option("adamw", "the optimizer that trains the others' networks", metavar="NAME")
-    seed: int = option(0, "of the trainings and the draws", metavar="S", lowest=0)
+    seeds: str = option("3", "a count N for the seeds 0 to N-1, or the seeds themselves; below 1000", metavar="N|A,B,C")
     out: Path = option(Path("runs"), "folder for runs and results", metavar="DIR")
     pool: PoolSize = group(PoolSize, "")
     planning: Planning = group(Planning, "")
@@ -94,7 +95,11 @@ def run(options: Options, argv: Sequence[str]) -> int:
         return RunConfig.for_task(options.task, optimizer, seed, **share, **flat(options.machine))
 
     optimizers = {"ours": options.ours, "theirs": options.theirs}
-    configs = {name: configs_of(name, options.seed, optimizers, config) for name in methods}
+    seeds = parse_seeds(options.seeds)
+    if max(seeds) >= APART:
+        raise ConfigError(f"seeds: must be below {APART}, as members of an ensemble are that far apart, got {max(seeds)}")
+    pairs = [(name, seed) for seed in seeds for name in methods]
+    configs = {(name, seed): configs_of(name, seed, optimizers, config) for name, seed in pairs}
     every = list({c.name: c for mine in configs.values() for c in mine}.values())
     data = provide(task.data, options.data, console)
     other, notes = elsewhere(str(task.data), options.data, console)
@@ -105,7 +110,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         min(predictions.curvature_images, subset),
         TEMPERATURES,
         PRIOR_PRECISIONS,
-        options.seed,
+        seed=0,
     )
     runs = RunSet(every, options.out, options.pool)
 
@@ -116,7 +121,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         predicted = [part for part in (images.test_images, images.elsewhere) if part is not None]
         asked = sum(METHODS[name].passes(work.samples) for name in methods) * sum(map(len, predicted))
         tuning = sum(METHODS[name].tuned for name in methods) * len(TEMPERATURES) * work.tuning_samples * held_out
-        return slowest * (asked + tuning)
+        return len(seeds) * slowest * (asked + tuning)
 
     costs = prepare([runs], options.planning, options.data, console, prediction_seconds)
     if costs is None:
@@ -124,23 +129,25 @@ def run(options: Options, argv: Sequence[str]) -> int:
     code = train_many(runs, costs, options.data, argv, console)
     if code:
         return code
-    bad = [c.name for c in every if status_of(c, options.out).state != "finished"]
-    if bad:
-        raise RunError(f"{options.out}: {', '.join(bad)} diverged; there is nothing to predict with")
+    bad = {c.name for c in every if status_of(c, options.out).state != "finished"}
+    diverged = {name: sum(any(c.name in bad for c in configs[name, seed]) for seed in seeds) for name in methods}
+    if all(lost == len(seeds) for lost in diverged.values()):
+        raise RunError(f"{options.out}: {', '.join(sorted(bad))} diverged; there is nothing to predict with")
 
     sizes = {"held_out": held_out, "test": len(images.test_labels), "elsewhere": other.name if other else None}
     outcomes: list[Outcome] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("methods", total=len(methods))
-        for name in methods:
-            progress.update(bar, description=METHODS[name].label)
-            outcome, _ = evaluate(name, configs[name], images, work, sizes, options.out)
-            outcomes.append(outcome)
+        bar = progress.add_task("methods", total=len(pairs))
+        for name, seed in pairs:
+            progress.update(bar, description=f"{METHODS[name].label}, seed {seed}")
+            if not any(c.name in bad for c in configs[name, seed]):
+                outcome, _ = evaluate(name, configs[name, seed], images, replace(work, seed=seed), sizes, options.out)
+                outcomes.append(outcome)
             progress.advance(bar)
     first = every[0]
     protocol = {
-        "training": f"{first.epochs} epochs, batches of {first.batch_size}, {subset:,} images, seed {options.seed} and up",
+        "training": f"{first.epochs} epochs, batches of {first.batch_size}, {subset:,} images, {seed_words(seeds)}",
         "held out": f"{held_out:,} other training images",
         "test": f"{sizes['test']:,} images",
         "elsewhere": "none" if images.elsewhere is None else f"{len(images.elsewhere):,} images of {sizes['elsewhere']}",
@@ -152,10 +159,16 @@ def run(options: Options, argv: Sequence[str]) -> int:
     }
     tested = len(images.test_labels)
     spread = max((o.scores.accuracy * (1 - o.scores.accuracy) / tested) ** 0.5 for o in outcomes)
-    notes.append(f"One seed. The standard error of an accuracy on {tested:,} images is up to {100 * spread:.1f} points.")
-    if any(outcome.chosen.get("at_edge") for outcome in outcomes):
-        notes.append("(edge): temperature or prior precision is the least or the largest that was tried.")
-    result = document(options.task, shown(argv), protocol, outcomes, [*notes, *left_out])
+    interval = "One seed: no interval." if len(seeds) == 1 else f"Mean ± half of its 95 % t-interval over {len(seeds)} seeds."
+    notes += [
+        f"{interval} The test set is the same for all: its {tested:,} images give an accuracy a standard error of up to "
+        f"{100 * spread:.1f} points on top.",
+        f"{chance_words(data.num_classes or 1)} The best ECE and AUROC are sought among methods with at least "
+        f"{100 * CLOSE:g} % of the highest accuracy; NLL and Brier score, which guessing cannot win, among all.",
+    ]
+    if any(outcome.chosen.get("edges") for outcome in outcomes):
+        notes.append("(edge): the least or the largest that was tried; the best may lie beyond.")
+    result = document(options.task, shown(argv), protocol, outcomes, [*notes, *left_out], diverged)
     result.show(console)
     for path in result.write(options.out):
         console.print(str(path), soft_wrap=True, highlight=False)

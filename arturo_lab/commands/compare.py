@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import RunSet, prepare, read_all, shown, train_many
+from arturo_lab.commands.many import RunSet, prepare, shown, train_many
 from arturo_lab.commands.options import DataSource, Goal, LogTo, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
@@ -17,6 +17,7 @@ from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import PAPERS
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
+from arturo_lab.runs.collection import read_all
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import parse_overrides, parse_seeds, plan
 from arturo_lab.runs.share import Share

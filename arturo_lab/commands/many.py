@@ -29,7 +29,6 @@ from arturo_lab.pool.workers import threads_of_each, train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.provenance import code, differences
-from arturo_lab.runs.records import Problem, Record, RecordError, read_run
 from arturo_lab.runs.run import RunFolder, recorded, set_aside
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
@@ -132,8 +131,8 @@ def check_provenance(
             elif not planning.reuse and not planning.plan:
                 set_aside(folder.path)
     what = "reused all the same" if planning.reuse else "trained again; --reuse would keep the old ones"
-    for said, configs in stale.items():
-        console.print(f"{count(len(configs), 'run')} of {said}; {what}", soft_wrap=True, highlight=False, style="bold")
+    for reason, configs in stale.items():
+        console.print(f"{count(len(configs), 'run')} of {reason}; {what}", soft_wrap=True, highlight=False, style="bold")
 
 
 def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: int) -> list[PlannedRuns]:
@@ -181,20 +180,6 @@ def train_many(
         print(f"arturo: interrupted; to resume: {shlex.join(['arturo', *argv])}", file=sys.stderr)
         return stop.exit_code
     return 1 if failed else 0
-
-
-def read_all(configs: Sequence[RunConfig], out: Path) -> tuple[list[Record], list[Problem]]:
-    """The runs of these configs that exist, and those that cannot be read."""
-    records, problems = [], []
-    for config in configs:
-        path = config.folder
-        try:
-            records.append(read_run(out / path))
-        except FileNotFoundError:
-            continue
-        except (RecordError, OSError) as error:
-            problems.append(Problem(path, str(error)))
-    return records, problems
 
 
 def shown(argv: Sequence[str]) -> str:

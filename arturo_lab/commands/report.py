@@ -14,7 +14,7 @@ from arturo_lab.commands.options import Goal
 from arturo_lab.fields import REQUIRED, group, option
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 DESCRIPTION = "Show every run folder in DIR as tables, one HTML page that needs no network, and figures for papers."
 EXAMPLES = """
@@ -36,12 +36,12 @@ class Options:
 def run(options: Options, argv: Sequence[str]) -> None:
     goal = options.goal
     records, problems = read_runs(options.dir)
-    found = sections(records)
-    goal.check_target(any(section.metric.unit == "%" for section in found))
+    shown = sections(records)
+    goal.check_target(any(section.metric.unit == "%" for section in shown))
     words = [] if goal.target is None else ["--target", f"{goal.target:g}"]
     words += [] if goal.against is None else ["--against", goal.against]
     command = shlex.join(["arturo", "report", str(options.dir), *words])
-    result = Report(found, problems, command, goal.target, goal.against)
+    result = Report(shown, problems, command, goal.target, goal.against)
     for problem in problems:
         print(f"arturo: left out: {problem}", file=sys.stderr)
     console = Console()

@@ -10,16 +10,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.many import RunSet, prepare, read_all, train_many
+from arturo_lab.commands.many import RunSet, prepare, train_many
 from arturo_lab.commands.options import Against, DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import ConfigError, RunError
 from arturo_lab.fields import REQUIRED, flat, group, option, option_name
 from arturo_lab.paper.artefacts import ARTEFACTS
-from arturo_lab.paper.content import document
+from arturo_lab.paper.content import document, drawn_document
 from arturo_lab.paper.deviations import deviations
 from arturo_lab.paper.scales import SCALES
+from arturo_lab.report.document import Document
 from arturo_lab.report.sections import sections
+from arturo_lab.runs.collection import read_all
+from arturo_lab.runs.compact import NAME, write_compact
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.machine import Machine
 from arturo_lab.runs.plan import once, parse_seeds
@@ -70,8 +73,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     artefacts = chosen(options)
     out: Path = Path("runs") / options.scale if options.out is None else options.out
     code = 0
-    if not options.no_train:
-        sets = run_sets(artefacts, out, options.pool)
+    sets = [] if options.no_train else run_sets(artefacts, out, options.pool)
+    if sets:
         costs = prepare(sets, options.planning, options.data, console)
         if costs is None:
             return 0
@@ -81,6 +84,9 @@ def run(options: Options, argv: Sequence[str]) -> int:
                 return code
     for name, configs in artefacts.items():
         artefact = ARTEFACTS[name]
+        if artefact.drawn:
+            write(drawn_document(name, artefact.title, f"arturo reproduce {name}", artefact.make()), out, console)
+            continue
         folder = out / artefact.folder
         records, problems = read_all(configs, folder)
         for problem in problems:
@@ -97,10 +103,15 @@ def run(options: Options, argv: Sequence[str]) -> int:
             deviations(configs, artefact.timing),
             artefact.make(sections(records), options.compared.against),
         )
-        result.show(console)
-        for path in result.write(out):
-            console.print(str(path), soft_wrap=True, highlight=False)
+        write(result, out, console)
+        write_compact(folder / NAME, records)
     return code
+
+
+def write(result: Document, out: Path, console: Console) -> None:
+    result.show(console)
+    for path in result.write(out):
+        console.print(str(path), soft_wrap=True, highlight=False)
 
 
 def chosen(options: Options) -> dict[str, list[RunConfig]]:
@@ -126,6 +137,8 @@ def run_sets(artefacts: Mapping[str, Sequence[RunConfig]], out: Path, size: Pool
     """What to train: the runs that artefacts share, each once; and one at a time those whose time is taken."""
     folders: dict[str, dict[str, RunConfig]] = {}
     for name, configs in artefacts.items():
+        if ARTEFACTS[name].drawn:
+            continue
         folders.setdefault(ARTEFACTS[name].folder, {}).update({str(config.folder): config for config in configs})
     alone = replace(size, jobs=1)  # they would slow each other down
     return [RunSet(list(runs.values()), out / folder, alone if folder else size) for folder, runs in folders.items()]

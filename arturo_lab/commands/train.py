@@ -87,15 +87,15 @@ def run(options: Options, argv: Sequence[str]) -> int:
     with parallel.joined(config.machine.parallel, torch.device(config.machine.device)) as processes:
         if not processes.first:
             return follow(config, options, processes)
-        told: list[bool] = []
+        announced: list[bool] = []
 
         def tell(go: bool) -> None:
-            told.append(processes.share(go))
+            announced.append(processes.share(go))
 
         try:
             return lead(config, options, argv, processes, tell)
         except LabError:
-            if not told:
+            if not announced:
                 tell(False)
             raise
 

@@ -26,7 +26,7 @@ from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import write_config_file
 from arturo_lab.paper.scales import SCALES
-from arturo_lab.pool.cost import costs_of
+from arturo_lab.pool.cost import costs_of, kind_of
 from arturo_lab.pool.workers import threads_of_each
 from arturo_lab.references import folder_name
 from arturo_lab.runs.machine import Machine
@@ -180,10 +180,11 @@ def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
     runs, tests = trials * search.folds * search.seeds, effort.test_seeds if trials else 0
     measure = {TASKS[options.task].data: data} if runs and options.pool.ray is None else {}
     costs = costs_of([judged], folder / "scratch", measure, threads_of_each(jobs))
-    longer = tested.steps_per_epoch / judged.steps_per_epoch  # a test trains on all images
+    if judged_cost := costs.get(kind_of(judged)):  # a test trains on all images; it is not measured on test images
+        costs[kind_of(tested)] = judged_cost.longer(tested.steps_per_epoch / judged.steps_per_epoch)
     groups = [
         PlannedRuns(judged, runs, runs * judged.epochs, kept=jobs, jobs=jobs),
-        PlannedRuns(tested, tests, tests * tested.epochs * longer, kept=tests, jobs=jobs),
+        PlannedRuns(tested, tests, tests * tested.epochs, kept=tests, jobs=jobs),
     ]
     return Plan(groups, costs, options.file.parent, at_most=True)
 

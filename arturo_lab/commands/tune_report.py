@@ -22,13 +22,13 @@ class Options:
 
 
 def run(options: Options, argv: Sequence[str]) -> None:
-    from arturo_lab.tuning.overview import overview, read_found
+    from arturo_lab.tuning.overview import overview, read_search
 
     for file in options.files:
         if not file.is_file():
             raise ConfigError(f"FILE: {file} does not exist; name what `arturo tune --out` wrote")
     console = Console()
-    result = overview([read_found(file) for file in options.files])
+    result = overview([read_search(file) for file in options.files])
     result.show(console)
     for path in result.write(options.out):
         console.print(str(path), highlight=False, soft_wrap=True)

@@ -44,7 +44,7 @@ class _Passing(Exception):
 def download(file: RemoteFile, folder: Path, mirror: str | None = None, on_progress: Progress | None = None) -> Path:
     """Put ``file`` into ``folder`` and return its path. A complete file that is already there is only checked.
 
-    What arrives goes to ``NAME.part`` first, and a later call goes on from there. The file gets its name once its checksum
+    What arrives goes to ``NAME.part`` first, and a later call resumes from there. The file gets its name once its checksum
     is right, so a file of that name is always whole.
 
     Args:
@@ -118,8 +118,8 @@ def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:
         except _Passing as error:
             failures = 0 if _size(part) > before else failures + 1
             if failures == ATTEMPTS:
-                done = f"{_size(part):,} of {file.size:,} bytes are there"
-                hint = "the same command goes on from them" if _size(part) else "--mirror URL takes it from another place"
+                done = f"{_size(part):,} of {file.size:,} bytes have arrived"
+                hint = "run the same command again to resume" if _size(part) else "--mirror URL takes it from another place"
                 raise DownloadError(f"{url}: {error}; {done}, {hint}") from error
             time.sleep(PAUSE)
     return _size(part) == file.size and sha256(part) == file.sha256

@@ -12,6 +12,8 @@ from arturo_lab.paper.ablation import ablation
 from arturo_lab.paper.accuracy import accuracy_table
 from arturo_lab.paper.content import Content
 from arturo_lab.paper.curves import curves
+from arturo_lab.paper.drawn import architectures, graphical_model, trust_region
+from arturo_lab.paper.hyperparameters import hyperparameters
 from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.paper.timing import timing_table
 from arturo_lab.registry import Registry, unknown
@@ -28,15 +30,17 @@ class Artefact:
     make: what it shows of the runs.
     tasks: that it is about; the scale may have fewer of them.
     optimizers: None is the scale's.
-    timing: whether it needs trainings of its own, one after the other on an otherwise idle machine. Those of the other
+    timing: whether it needs separate trainings, one after the other on an otherwise idle machine. Those of the other
         artefacts are shared: each is trained once.
+    drawn: whether it needs no training at all.
     """
 
     title: str
-    make: Callable[..., Content]  # of the sections, and of what to compare with
+    make: Callable[..., Content]  # of the sections, and of what to compare with; if drawn, of nothing
     tasks: tuple[str, ...] = published.TASKS
     optimizers: tuple[str, ...] | None = None
     timing: bool = False
+    drawn: bool = False
 
     @property
     def folder(self) -> str:
@@ -52,6 +56,8 @@ class Artefact:
         **options: Any,
     ) -> list[RunConfig]:
         """Its trainings at a scale. None is the scale's choice; ``options``: see :meth:`Scale.configs`."""
+        if self.drawn:
+            return []
         known = self.known(scale)
         chosen = known if tasks is None else list(tasks)
         for task in chosen:
@@ -87,5 +93,16 @@ ARTEFACTS: Registry[Artefact] = Registry(
             ("adam", "adahessian", "adahessian-hessian", "arturo", "arturo-adam", "arturo-hutchinson", "arturo-hessian"),
         ),
         "timing": Artefact("Time per training epoch (tab:timing)", timing_table, timing=True),
+        "figure1": Artefact("The trust region of a step (figure 1), on our landscapes", trust_region, (), drawn=True),
+        "hyperparameters": Artefact(
+            "Tuned hyperparameters, ours beside the paper's (tab:hp_sgd, tab:hp_adam, tab:hp_adamw, tab:hp_itropt)",
+            hyperparameters,
+            (),
+            drawn=True,
+        ),
+        "architectures": Artefact("The networks (fig:cnn_arch)", architectures, (), drawn=True),
+        "graphical-model": Artefact(
+            "The state space model of the surrogate (fig:graphical_model)", graphical_model, (), drawn=True
+        ),
     },
 )

@@ -16,12 +16,12 @@ from arturo_lab.runs.records import Record
 
 @dataclass(frozen=True)
 class Content:
-    """A table, what is said below it, and a figure."""
+    """A table, what is said above and below it, and a figure."""
 
     table: Table
     after: tuple[str, ...] = ()
     figure: Figure | None = None
-    figure_note: str = ""
+    before: tuple[str, ...] = ()
 
 
 def document(
@@ -46,6 +46,11 @@ def document(
     )
     facts = {"scale": scale, "missing_runs": missing, "deviations": list(deviations), "environments": machines}
     return Document(name, title, command, parts, facts)
+
+
+def drawn_document(name: str, title: str, command: str, content: Content) -> Document:
+    """An artefact that needs no runs."""
+    return Document(name, title, command, (Part("", content.before, content.table, content.after, content.figure),))
 
 
 def bullets(lines: Sequence[str]) -> str:

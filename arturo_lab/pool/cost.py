@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from arturo_lab.data.loading import Source
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import RecordError, read_run
 from arturo_lab.runs.run import open_run
+from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.train import cpu_threads, evaluate, train
 
@@ -23,11 +24,11 @@ BATCHES = 4  # to train on when measuring; the first is a warm-up
 ROW_BYTES = 600  # of metrics.jsonl, per epoch
 MEASURING_SECONDS = 60.0  # after so long, further optimizers of a task are taken to cost what the measured ones do
 
-Kind = tuple[str, str]  # a task and an optimizer: within one command such runs differ in nothing but the seed
+Kind = tuple[str, str, Share]  # task, optimizer, share: within one command such runs differ in nothing but the seed
 
 
 def kind_of(config: RunConfig) -> Kind:
-    return config.task, config.optimizer
+    return config.task, config.optimizer, config.share
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Cost:
 
     def run_bytes(self, config: RunConfig) -> float:
         return self.checkpoint_bytes + config.epochs * self.epoch_bytes
+
+    def longer(self, factor: float) -> Cost:
+        """The same with epochs of ``factor`` times as many steps."""
+        return replace(self, epoch_seconds=factor * self.epoch_seconds, epoch_bytes=factor * self.epoch_bytes)
 
     @classmethod
     def mean(cls, costs: Sequence[Cost]) -> Cost:
@@ -130,7 +135,7 @@ def costs_of(
             result[kind_of(config)] = cost
     began = time.monotonic()
     for config in first_of_each_task_first({kind_of(config): config for config in configs}):
-        known = [cost for (task, _), cost in result.items() if task == config.task]
+        known = [cost for (task, _, share), cost in result.items() if (task, share) == (config.task, config.share)]
         if kind_of(config) in result or TASKS[config.task].data not in data:
             continue
         if known and time.monotonic() - began > MEASURING_SECONDS:
@@ -150,7 +155,8 @@ def first_of_each_task_first(configs: Mapping[Kind, RunConfig]) -> list[RunConfi
         >>> def config(task, optimizer):
         ...     return RunConfig.for_task(task, optimizer)
         >>> kinds = [("digits-mlp", "sgd"), ("digits-mlp", "adam"), ("digits-cnn", "sgd")]
-        >>> [kind_of(c) for c in first_of_each_task_first({kind: config(*kind) for kind in kinds})]
+        >>> configs = [config(*kind) for kind in kinds]
+        >>> [kind_of(c)[:2] for c in first_of_each_task_first({kind_of(c): c for c in configs})]
         [('digits-mlp', 'sgd'), ('digits-cnn', 'sgd'), ('digits-mlp', 'adam')]
     """
     first = {config.task: config for config in reversed(list(configs.values()))}

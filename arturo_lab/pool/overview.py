@@ -136,7 +136,7 @@ def cell(status: RunStatus) -> Text:
 
 
 def line(status: RunStatus) -> str:
-    """The same as a line of its own.
+    """The same as a line of text.
 
     Example:
         >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722))
@@ -164,7 +164,8 @@ def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, f
         40.0
         >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], jobs=2)  # 20 and 25, two at a time
         45.0
-        >>> seconds_left([run("training", 5, 2.0), run("waiting", 0, None, "adam")], 1, {("digits-mlp", "adam"): 4.0})
+        >>> waiting = run("waiting", 0, None, "adam")
+        >>> seconds_left([run("training", 5, 2.0), waiting], 1, {kind_of(waiting.config): 4.0})
         140.0
         >>> seconds_left([run("waiting", 0, None)], jobs=1) is None
         True
@@ -178,7 +179,7 @@ def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, f
     for status in runs:
         if status.state in ("training", "waiting"):
             config = status.config
-            of_task = [seconds for (task, _), seconds in known.items() if task == config.task]
+            of_task = [seconds for (task, *_), seconds in known.items() if task == config.task]
             if not of_task:
                 return None
             total += (config.epochs - status.epochs) * known.get(kind_of(config), statistics.fmean(of_task))

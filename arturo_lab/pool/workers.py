@@ -1,4 +1,4 @@
-"""Many trainings at once, each in a process of its own; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
+"""Many trainings at once, each in a separate process; :mod:`arturo_lab.pool.cluster` has the same on a Ray cluster.
 
 A worker gets configs through a pipe and answers with their status (:mod:`arturo_lab.pool.status`). The pipe is also how it is
 stopped: it becomes readable when the parent writes to it, and when the parent is gone. Either way the worker saves a
@@ -219,14 +219,14 @@ def train_one(
         if last.reused:  # another process was faster
             return last
         loggers = [] if log is None else stack.enter_context(log.of(folder))
-        told = 0.0
+        reported = 0.0
 
         def on_step(metrics: StepMetrics) -> None:
-            nonlocal told
+            nonlocal reported
             for logger in loggers:
                 logger.on_step(metrics)
-            if (now := time.monotonic()) - told >= STATUS_SECONDS:
-                told = now
+            if (now := time.monotonic()) - reported >= STATUS_SECONDS:
+                reported = now
                 tell(RunStatus(config, "training", metrics.step / config.steps_per_epoch, last.value, last.seconds))
 
         def on_epoch(metrics: EpochMetrics) -> None:

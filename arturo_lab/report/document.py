@@ -16,7 +16,7 @@ from rich.console import Console
 from arturo_lab.report.page import plain
 from arturo_lab.report.plots import save
 from arturo_lab.report.table import Table
-from arturo_lab.report.writers import as_csv, as_json, latex, markdown, terminal
+from arturo_lab.report.writers import as_csv, as_json, latex, markdown, show
 from arturo_lab.runs import atomic
 
 
@@ -83,7 +83,11 @@ class Document:
     def show(self, console: Console) -> None:
         """The tables, and what stands with them."""
         for part in (part for part in self.parts if part.shown):
-            for text in (*part.paragraphs, *([] if part.table is None else [terminal(part.table)]), *part.after):
+            for text in part.paragraphs:
+                console.print(text, highlight=False, markup=False)
+            if part.table is not None:
+                show(part.table, console)
+            for text in part.after:
                 console.print(text, highlight=False, markup=False)
 
     def write(self, folder: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from arturo_lab.report.ranking import CLOCKS, LARGEST_RATIO, Ranking
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.wording import count, protocol_words
 
+Band = tuple[Array, Array, Array]  # a curve: means, lowest, highest
 PANEL = (3.5, 2.7)  # inches: one column of most journals
 TRAIN_LOSS = ShownMetric("train_loss", "nats", higher=False)
 PANELS = ("result", "train-loss", "time")
@@ -108,7 +109,7 @@ def add_legend(figure: Figure, all_axes: Sequence[Axes], columns: int, note: str
         title_fontsize=7,
         **look,
     )
-    legend.get_title().set_color("0.35")
+    legend.get_title().set(color="0.35", multialignment="center")
 
 
 def wrapped(text: str, letters: int) -> str:
@@ -122,7 +123,7 @@ def wrapped(text: str, letters: int) -> str:
 
 def draw_curves(axes: Axes, variants: Sequence[Variant], metric: ShownMetric, over_time: bool, title: bool = True) -> None:
     """Means as lines, from the lowest to the highest seed as bands. A variant keeps its colour from figure to figure."""
-    shown: list[Array] = []
+    shown: list[Band] = []
     for variant in variants:
         curve = variant.curve(metric.name)
         if not curve:
@@ -139,7 +140,7 @@ def draw_curves(axes: Axes, variants: Sequence[Variant], metric: ShownMetric, ov
         )  # fmt: skip
         if len(variant.drawn) > 1:
             axes.fill_between(x, low, high, color=look.light, alpha=0.15, linewidth=0)
-        shown.append(mean)
+        shown.append((mean, low, high))
     scale = set_scale(axes, shown, metric)
     if title:
         axes.set_title(f"{metric.heading}, {scale} scale", loc="left", fontsize=9)
@@ -154,9 +155,9 @@ def finish(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def set_scale(axes: Axes, shown: Sequence[Array], metric: ShownMetric) -> str:
+def set_scale(axes: Axes, shown: Sequence[Band], metric: ShownMetric) -> str:
     """Logarithmic for numbers that are better when lower and span a factor of 3; else linear, near to where the curves end."""
-    values = np.concatenate(shown) if shown else np.array([])
+    values = np.concatenate([mean for mean, _, _ in shown]) if shown else np.array([])
     values = values[np.isfinite(values)]
     if not metric.higher and len(values) and values.min() > 0 and values.max() > 3 * values.min():
         axes.set_yscale("log")
@@ -186,10 +187,10 @@ def log_ticks(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def limits(shown: Sequence[Array], higher: bool = True) -> tuple[float, float]:
+def limits(shown: Sequence[Band], higher: bool = True) -> tuple[float, float]:
     """Where the optimizers can be told apart: the first fifth of the training may leave the axis on its worse side."""
-    late = np.concatenate([mean[len(mean) // 5 :] for mean in shown]) if shown else np.array([])
-    every = np.concatenate(list(shown)) if shown else np.array([])
+    late = np.concatenate([ends[len(ends) // 5 :] for band in shown for ends in band]) if shown else np.array([])
+    every = np.concatenate([mean for mean, _, _ in shown]) if shown else np.array([])
     late, every = late[np.isfinite(late)], every[np.isfinite(every)]
     if not len(late):
         return 0.0, 1.0

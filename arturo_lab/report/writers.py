@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from typing import Any
 
 from markupsafe import Markup
 from rich import box
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -48,6 +50,13 @@ def terminal(table: Table) -> RichTable:
     for row in table.rows:
         result.add_row(*map(_terminal_cell, row))
     return result
+
+
+def show(table: Table, console: Console) -> None:
+    """Print a table, and its notes over the whole width."""
+    console.print(terminal(dataclasses.replace(table, notes=())))
+    for note in table.notes:
+        console.print(note, style="dim", highlight=False, markup=False)
 
 
 def _terminal_cell(cell: Cell) -> Text:

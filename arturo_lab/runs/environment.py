@@ -46,7 +46,7 @@ def cpu_model() -> str:
 def revision(folder: Path) -> str | None:
     """The commit checked out in ``folder``, with ``-dirty`` if files differ from it; None outside a git checkout."""
     try:
-        said = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
             capture_output=True,
             text=True,
@@ -54,4 +54,4 @@ def revision(folder: Path) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return said.stdout.strip() or None if said.returncode == 0 else None
+    return described.stdout.strip() or None if described.returncode == 0 else None

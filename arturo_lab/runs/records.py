@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arturo_lab.errors import ConfigError
-
 REQUIRED = {"task": str, "optimizer": str, "seed": int, "epochs": int}  # of config.json
 STATUSES = ("finished", "diverged")  # of result.json; a run without one is "unfinished"
 Row = dict[str, float | None]
@@ -53,29 +51,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
-
-
-def read_runs(root: Path) -> tuple[list[Record], list[Problem]]:
-    """Every run at or below ``root``, in the order of their paths, and what could not be read."""
-    if not root.is_dir():
-        raise ConfigError(f"DIR: {root} is {'not a folder' if root.exists() else 'not there'}")
-    records, problems = [], []
-    configs = sorted(root.rglob("config.json"))
-    for path in configs:
-        try:
-            records.append(read_run(path.parent))
-        except (RecordError, OSError) as error:
-            problems.append(Problem(path.parent.relative_to(root), str(error)))
-    if not configs:
-        raise ConfigError(
-            f"DIR: {root} holds no run folders (folders with a config.json); `arturo compare TASK --out {root}` makes some"
-        )
-    if not records:
-        which = "1 run folder, which" if len(configs) == 1 else f"{len(configs)} run folders, all of which"
-        listed = "".join(f"\n  {problem}" for problem in problems)
-        raise ConfigError(f"DIR: {root} holds {which} cannot be read:{listed}")
-    unique, twice = without_copies(records, root)
-    return unique, problems + twice
 
 
 class RecordError(ValueError):
@@ -168,14 +143,3 @@ def number(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # an integer beyond the floats
         return None
-
-
-def without_copies(records: list[Record], root: Path) -> tuple[list[Record], list[Problem]]:
-    """Each config once: one that is over rather than one that is not, else the first."""
-    kept: dict[str, Record] = {}
-    problems = []
-    for record in sorted(records, key=lambda record: record.status == "unfinished"):
-        first = kept.setdefault(json.dumps(record.config, sort_keys=True), record)
-        if first is not record:
-            problems.append(Problem(record.folder.relative_to(root), f"the same run as {first.folder.relative_to(root)}"))
-    return [record for record in records if any(record is each for each in kept.values())], problems

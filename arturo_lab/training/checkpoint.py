@@ -1,4 +1,4 @@
-"""Everything a training needs to go on as if nothing had happened."""
+"""Everything a training needs to be resumed as if nothing had happened."""
 
 from __future__ import annotations
 

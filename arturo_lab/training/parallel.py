@@ -43,8 +43,8 @@ class Processes:
             return values
         sums = torch.tensor(values, dtype=torch.float64, device=device)
         dist.all_reduce(sums)
-        found: list[float] = sums.tolist()
-        return found
+        totals: list[float] = sums.tolist()
+        return totals
 
     def share(self, value: Any) -> Any:
         """What process 0 has."""
@@ -56,10 +56,10 @@ class Processes:
 
     def everyone(self, value: Any) -> list[Any]:
         """What each process has, in order."""
-        found = [value] * self.world
+        values = [value] * self.world
         if self.world > 1:
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def loss(self, criterion: Callable[[Any, Tensor], Tensor], output: Any, targets: Tensor, examples: int) -> Tensor:
         """The loss of this part of a batch of so many examples, such that the mean over the processes is the batch's."""

@@ -59,7 +59,7 @@ def train(
         data: what to train on; ``config.share.subset`` and ``config.share.fold`` are applied here.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
-        run: where to write metrics, checkpoints and the result, and to go on from if something is there.
+        run: where to write metrics, checkpoints and the result, and to resume from if it holds a checkpoint.
         stop: asked after every step; True saves a checkpoint and raises KeyboardInterrupt.
         processes: those that share the work; all call this with the same config, and the first one alone has a ``run``.
     """

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from arturo_lab.pool.overview import clock
 from arturo_lab.tasks.metrics import ACCURACY, Metric
 from arturo_lab.tuning.outcome import Row
 
-HEADING = " study  trial  state       score    best   seconds  values"
+HEADING = " study  trial  state       score    best   seconds      left  values"
 
 
 class SearchDisplay:
@@ -21,7 +23,8 @@ class SearchDisplay:
         self.title = title
         self.console = console
         self.best: Row | None = None
-        self.shown: set[tuple[int, str]] = set()
+        self.total = total
+        self.shown: dict[tuple[int, str], float] = {}  # seconds of the trials that have a line
         self.progress = Progress(
             TextColumn("trials"),
             BarColumn(bar_width=20),
@@ -50,19 +53,21 @@ class SearchDisplay:
         for row in rows:
             if (row.study, row.slot) in self.shown:
                 continue
-            self.shown.add((row.study, row.slot))
+            self.shown[row.study, row.slot] = row.seconds
+            left = (self.total - len(self.shown)) * statistics.fmean(self.shown.values())
             if row.state == "complete" and (self.best is None or row.score > self.best.score):
                 self.best = row
             best = self._text(self.best) if self.best is not None else "     -"
             values = " ".join(f"{name}={value:.3g}" for name, value in row.params.items())
             score = self._text(row)
             self.console.print(
-                f"{row.study:6d}  {row.slot[:5]:>5}  {row.state:<8}  {score:>7} {best:>7}  {row.seconds:8.1f}  {values}",
+                f"{row.study:6d}  {row.slot[:5]:>5}  {row.state:<8}  {score:>7} {best:>7}  {row.seconds:8.1f}  {clock(left):>8}"
+                f"  {values}",
                 highlight=False,
                 soft_wrap=True,
             )
-        said = running if self.best is None else f"best {self._text(self.best)}  {running}"
-        self.progress.update(self.bar, completed=len(self.shown), running=said)
+        note = running if self.best is None else f"best {self._text(self.best)}  {running}"
+        self.progress.update(self.bar, completed=len(self.shown), running=note)
 
     def _text(self, row: Row) -> str:
         return "-" if row.state == "diverged" and not self.metric.percent else self.metric.text(self.metric.score(row.score))

@@ -61,8 +61,8 @@ def history(optimizer: str, rows: Sequence[Row], metric: Metric = ACCURACY) -> F
             axes.scatter(x, y, s=18, c=face, marker=marker, edgecolors=edge, linewidths=1, label=label, clip_on=False, zorder=3)
     for i, own in enumerate(studies):
         best = best_so_far(own)
-        said = "best so far" if i == 0 else None
-        axes.step(range(1, len(best) + 1), best, where="post", color="0.35", linewidth=1.2, label=said)
+        name = "best so far" if i == 0 else None
+        axes.step(range(1, len(best) + 1), best, where="post", color="0.35", linewidth=1.2, label=name)
     first = [row for row in studies[0] if row.quasi_random] if studies else []
     if first:
         axes.axvspan(0.5, len(first) + 0.5, color="0.95", zorder=0, label="quasi-random")

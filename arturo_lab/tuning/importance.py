@@ -26,5 +26,5 @@ def importances(rows: Sequence[Row], space: Space) -> dict[str, float]:
     for row in rows:
         value = max(row.score, lowest)
         study.add_trial(optuna.trial.create_trial(params=row.params, distributions=distributions, value=value))  # type: ignore[arg-type]
-    found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
-    return {name: float(share) for name, share in found.items()}
+    shares = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return {name: float(share) for name, share in shares.items()}

@@ -89,14 +89,14 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
 
 def edges(search: Search, best: Row) -> list[str]:
     """A line for each dimension whose optimum lies at an end of its range."""
-    found = (dimension.edge(best.params[dimension.name]) for dimension in search.space.dimensions)
-    return [line for line in found if line is not None]
+    lines = (dimension.edge(best.params[dimension.name]) for dimension in search.space.dimensions)
+    return [line for line in lines if line is not None]
 
 
 def estimate(scores: Sequence[float]) -> dict[str, float | int | None]:
     """As JSON: mean, doubled standard error, and of how many."""
-    found = Estimate.of(scores)
-    return {"mean": found.mean, "doubled_error": found.doubled_error, "n": len(scores)}
+    mean = Estimate.of(scores)
+    return {"mean": mean.mean, "doubled_error": mean.doubled_error, "n": len(scores)}
 
 
 def spread(rows: Sequence[Row]) -> dict[str, object] | None:

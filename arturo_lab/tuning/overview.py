@@ -27,7 +27,7 @@ NEEDED = ("protocol", "folds", "seeds", "studies", "trials", "pruned", "diverged
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """A search that is over."""
 
     config: ConfigFile
@@ -45,15 +45,15 @@ class Found:
         return getattr(self.config, key) if hasattr(self.config, key) else self.config.search[key]
 
 
-def read_found(file: Path) -> Found:
+def read_search(file: Path) -> SearchResult:
     config, trials = read_config_file(file), file.with_suffix("") / "trials.jsonl"
     lacking = [key for key in NEEDED if key not in config.search]
     if lacking or config.task not in TASKS or config.optimizer not in OPTIMIZERS or not trials.exists():
         raise ConfigError(f"FILE: {file} is not what `arturo tune` wrote, or {trials} is missing")
-    return Found(config, read_rows(trials))
+    return SearchResult(config, read_rows(trials))
 
 
-def check_alike(group: Sequence[Found]) -> None:
+def check_alike(group: Sequence[SearchResult]) -> None:
     """Searches of one task stand in one table: each optimizer once, the same budget for all."""
     first = group[0]
     for i, search in enumerate(group):
@@ -61,19 +61,19 @@ def check_alike(group: Sequence[Found]) -> None:
         if optimizer in [other.config.optimizer for other in group[:i]]:
             raise ConfigError(f"FILE: two searches of {optimizer} on {search.task}; name one of them")
         for key in BUDGET:
-            here, there = search.budget(key), first.budget(key)
-            if here != there:
+            ours, theirs = search.budget(key), first.budget(key)
+            if ours != theirs:
                 raise ConfigError(
-                    f"FILE: the searches on {search.task} do not compare: {key} is {there!r} for {first.config.optimizer} and "
-                    f"{here!r} for {optimizer}; report them apart"
+                    f"FILE: the searches on {search.task} do not compare: {key} is {theirs!r} for {first.config.optimizer} and "
+                    f"{ours!r} for {optimizer}; report them apart"
                 )
 
 
-def overview(found: Sequence[Found]) -> Document:
+def overview(searches: Sequence[SearchResult]) -> Document:
     """The searches by task: tables, and figures of what k trials were worth."""
     parts: list[Part] = []
-    for task in dict.fromkeys(search.task for search in found):
-        group = [search for search in found if search.task == task]
+    for task in dict.fromkeys(search.task for search in searches):
+        group = [search for search in searches if search.task == task]
         check_alike(group)
         figures = {"best-after-k": best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)}
         if len(by_study(group[0].own)) > 1:
@@ -85,11 +85,11 @@ def overview(found: Sequence[Found]) -> Document:
         parts += [Part(f"{TASKS[task].title}: {name}", figure=figure, figure_name=f"{task}-{name}") for name, figure in rest]
         if any(search.config.search["crossed"] for search in group):
             parts.append(Part(f"{TASKS[task].title}: values that won elsewhere", (), cross_table(group)))
-    commands = "\n".join(search.config.search["command"] for search in found)
+    commands = "\n".join(search.config.search["command"] for search in searches)
     return Document("tuning", "What the searches found", commands, tuple(parts))
 
 
-def budget(search: Found) -> str:
+def budget(search: SearchResult) -> str:
     """What each configuration was judged by."""
     how, config = search.config.search, search.config
     seeds = f" x {how['seeds']} seeds" if how["seeds"] > 1 else ""
@@ -97,7 +97,7 @@ def budget(search: Found) -> str:
     return f"{how['folds']} folds{seeds}, {config.epochs} epochs{images}"
 
 
-def about(group: Sequence[Found]) -> str:
+def about(group: Sequence[SearchResult]) -> str:
     how = group[0].config.search
     trials = how["trials"] // how["studies"]
     studies = f"{how['studies']} independent studies of " if how["studies"] > 1 else ""
@@ -109,7 +109,7 @@ def about(group: Sequence[Found]) -> str:
     )
 
 
-def winners_table(group: Sequence[Found]) -> Table:
+def winners_table(group: Sequence[SearchResult]) -> Table:
     """A row for each optimizer."""
     several = group[0].config.search["studies"] > 1
     metric = TASKS[group[0].task].metric
@@ -146,7 +146,7 @@ def winners_table(group: Sequence[Found]) -> Table:
     return Table("tuning", TASKS[group[0].task].title, tuple(columns), with_best(columns, rows))
 
 
-def cross_table(group: Sequence[Found]) -> Table:
+def cross_table(group: Sequence[SearchResult]) -> Table:
     """Every winner on this task, whichever task it won on."""
     metric = TASKS[group[0].task].metric
     columns = (
@@ -168,7 +168,7 @@ def cross_table(group: Sequence[Found]) -> Table:
     return Table("crossed", "Cross-evaluation", columns, tuple(rows))
 
 
-def studies_figure(group: Sequence[Found]) -> Figure:
+def studies_figure(group: Sequence[SearchResult]) -> Figure:
     """The best score of each study: how much of a difference between optimizers a single study could make up."""
     figure, axes = canvas()
     metric = TASKS[group[0].task].metric

@@ -77,7 +77,7 @@ def judge(
     at_once: int = 1,
     on_fold: Callable[[int, list[float]], None] = lambda fold, scores: None,
 ) -> bool:
-    """Train and tell. False: another worker has the trial now, and what this one found does not count.
+    """Train and report. False: another worker has the trial now, and what this one measured does not count.
 
     The score is the mean of the task's metric on held-out examples after the last epoch, over folds and seeds. A
     configuration that diverges once has the metric's worst score at once. ``at_once`` folds go to the trainer together, and
@@ -103,10 +103,10 @@ def judge(
                 break
         else:
             value = statistics.fmean(scores)
-        told = trial.study.tell(trial, value, state, skip_if_finished=True)
+        frozen = trial.study.tell(trial, value, state, skip_if_finished=True)
     except UpdateFinishedTrialError:
         return False
-    if told.state == TrialState.FAIL:
+    if frozen.state == TrialState.FAIL:
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return True

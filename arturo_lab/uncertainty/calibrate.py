@@ -21,7 +21,8 @@ from arturo_lab.uncertainty.images import Images, Trained, Work
 from arturo_lab.uncertainty.methods import METHODS
 from arturo_lab.uncertainty.scores import Bin, Scores
 
-FORMAT = 1  # of a method's file; another number and it is computed again
+APART = 1000
+FORMAT = 2  # of a method's file; another number and it is computed again
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Outcome:
     """What one method came to."""
 
     method: str
+    seed: int
     scores: Scores
     chosen: dict[str, Any]  # on held-out images
     networks: int
@@ -46,10 +48,10 @@ class Outcome:
 
 
 def configs_of(method: str, seed: int, optimizers: dict[str, str], make: Callable[[str, int], RunConfig]) -> list[RunConfig]:
-    """The trainings of a method: seeds ``seed``, ``seed`` + 1, ..."""
+    """The trainings of a method. Members of an ensemble are ``APART`` seeds apart: ensembles of other seeds share none."""
     entry = METHODS[method]
     optimizer = optimizers.get(entry.optimizer, entry.optimizer)
-    return [make(optimizer, seed + i) for i in range(entry.networks)]
+    return [make(optimizer, seed + APART * i) for i in range(entry.networks)]
 
 
 def evaluate(
@@ -82,6 +84,7 @@ def evaluate(
     results = [read_object(out / config.folder / "result.json") for config in configs]
     outcome = Outcome(
         method,
+        work.seed,
         scores,
         chosen,
         len(configs),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from arturo import Arturo, Posterior, calibrate, predict
 from arturo_lab.registry import Registry
 from arturo_lab.uncertainty.images import BATCH, Images, Predictor, Trained, Work
 
+TINY = 1e-12  # of a probability, before its logarithm
+SCALING_RANGE = (0.05, 20.0)  # of temperature scaling
 Made = tuple[Predictor, dict[str, Any]]  # how it predicts, and what was chosen on held-out images
 
 
@@ -50,6 +54,39 @@ def point(trained: list[Trained], given: Images, work: Work) -> Made:
 
 def ensemble(trained: list[Trained], given: Images, work: Work) -> Made:
     return lambda images: torch.stack([one.probabilities(images) for one in trained]).mean(0), {}
+
+
+def temperature(trained: list[Trained], given: Images, work: Work) -> Made:
+    """One number divides the logits, by the likelihood of held-out images (Guo et al. 2017). Classes keep their order."""
+    one = trained[0]
+    fitted, at_edge = fit_temperature(one.probabilities(given.held_out_images), given.held_out_labels)
+    ends = {"at_edge": at_edge, "edges": ["temperature"] if at_edge else []}
+    return lambda images: scaled(one.probabilities(images), fitted), {"temperature": fitted, **ends}
+
+
+def fit_temperature(probabilities: Tensor, labels: Tensor) -> tuple[float, bool]:
+    """The temperature with the least negative log-likelihood, and whether it lies at an end of its range.
+
+    Example:
+        >>> sure = torch.tensor([[0.99, 0.01]] * 10, dtype=torch.float64)  # right nine times of ten
+        >>> fitted, at_edge = fit_temperature(sure, torch.tensor([0] * 9 + [1]))
+        >>> scaled(sure, fitted)[0].round(decimals=3).tolist(), at_edge
+        ([0.9, 0.1], False)
+    """
+    rows = torch.arange(len(labels))
+
+    def nll(log_temperature: float) -> float:
+        right = scaled(probabilities, math.exp(log_temperature))[rows, labels]
+        return float(-right.clamp_min(TINY).log().mean())
+
+    low, high = (math.log(end) for end in SCALING_RANGE)
+    best = float(minimize_scalar(nll, bounds=(low, high), method="bounded", options={"xatol": 1e-6}).x)
+    return math.exp(best), min(best - low, high - best) < 1e-3
+
+
+def scaled(probabilities: Tensor, temperature: float) -> Tensor:
+    """Those of logits divided by ``temperature``."""
+    return (probabilities.clamp_min(TINY).log() / temperature).softmax(1)
 
 
 def dropout(trained: list[Trained], given: Images, work: Work) -> Made:
@@ -115,8 +152,20 @@ def tuned(one: Trained, posterior: Posterior, given: Images, work: Work, lineari
         "prior_precision": found.best.prior_precision,
         "held_out_nll": found.best.nll,
         "at_edge": found.at_edge,
+        "edges": edges(found.best.temperature, found.best.prior_precision, work),
     }
     return drawing(one, found.posterior, work, linearized), chosen
+
+
+def edges(temperature: float, prior_precision: float | None, work: Work) -> list[str]:
+    """Which of the two is the least or the largest that was tried, so that the best may lie beyond.
+
+    Example:
+        >>> edges(1.0, 100.0, Work(1, 1, 1, (0.01, 0.1, 1.0), (10.0, 100.0, 1000.0), seed=0))
+        ['temperature']
+    """
+    tried = {"temperature": (temperature, work.temperatures), "prior": (prior_precision, work.prior_precisions)}
+    return [name for name, (value, grid) in tried.items() if value in (min(grid), max(grid))]
 
 
 def drawing(one: Trained, posterior: Posterior, work: Work, linearized: bool = False) -> Predictor:
@@ -164,7 +213,13 @@ METHODS: Registry[Method] = Registry(
     "methods",
     {
         "point": Method("point estimate", "one network, one pass", "theirs", point),
+        "temperature": Method(
+            "temperature scaling", "one network; held-out images scale its logits", "theirs", temperature, tuned=True
+        ),
         "arturo-point": Method("arTuRO, mean only", "the mean of the posterior, one pass", "ours", point),
+        "arturo-temperature": Method(
+            "arTuRO, temperature scaling", "the mean; held-out images scale its logits", "ours", temperature, tuned=True
+        ),
         "arturo": Method("arTuRO posterior", "draws; Gauss-Newton diagonal", "ours", arturo("ggn"), draws=True, tuned=True),
         "arturo-surrogate": Method(
             "arTuRO, filter's curvature",
@@ -185,4 +240,15 @@ METHODS: Registry[Method] = Registry(
         "ensemble": Method("deep ensemble of 5", "five networks, five passes", "theirs", ensemble, networks=5),
     },
 )
-DEFAULT = ("point", "arturo-point", "arturo", "arturo-surrogate", "ivon", "laplace", "dropout", "ensemble")
+DEFAULT = (
+    "point",
+    "temperature",
+    "arturo-point",
+    "arturo-temperature",
+    "arturo",
+    "arturo-surrogate",
+    "ivon",
+    "laplace",
+    "dropout",
+    "ensemble",
+)

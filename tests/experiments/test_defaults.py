@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from arturo_lab.data import loading
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.training.train import train
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ROWS = Path(__file__).parents[2] / "results" / "adaptive" / "defaults.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +26,12 @@ def lab() -> Any:
     sys.path.insert(0, str(EXPERIMENTS))
     try:
         import defaults
-        import docstrings
         import ledger
-        import networks
         import problems
         import variants
     finally:
         sys.path.remove(str(EXPERIMENTS))
-    modules = (defaults, docstrings, ledger, networks, problems, variants)
+    modules = (defaults, ledger, problems, variants)
     return SimpleNamespace(**{module.__name__: module for module in modules})
 
 
@@ -121,24 +124,26 @@ def test_best_is_the_lower_loss(lab: Any) -> None:
     assert lab.ledger.best([high, low]) is low
 
 
-def test_docstring_corpus_splits_by_module(lab: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for number in range(40):
-        (tmp_path / f"m{number}.py").write_text(f'"""Module {number}."""\ndef f():\n    """Shared."""\n')
-    (tmp_path / "broken.py").write_text("def (")
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "hidden.py").write_text('"""Hidden."""')
-    monkeypatch.setattr(lab.docstrings.sysconfig, "get_path", lambda name: str(tmp_path))
-    train, validation = (bytes(side.tolist()).decode() for side in lab.docstrings.corpus.__wrapped__())
-    for number in range(40):
-        assert (f"Module {number}." in train) != (f"Module {number}." in validation)
-    assert (train + validation).count("Shared.") == 1 and "Hidden" not in train + validation
+def test_problems_are_the_laboratorys_tasks(lab: Any) -> None:
+    """Bit for bit what `arturo train` does with the same seed, where nothing is drawn beside the batches."""
+    problem = lab.problems.problems("test")["breast-cancer"]
+    adamw = lab.defaults.variant("adamw", {"lr": 1e-3, "warmup": 0.1})
+    row = lab.defaults.train(problem, adamw, lab.defaults.lr_factor("cosine", 0.1, problem.steps), 0, lambda: None)
+    config = RunConfig.for_task("breast-cancer-logistic", "adamw", warmup=0.1)
+    last = train(config, loading.load("breast-cancer"))[-1]
+    assert row["metrics"] == {"loss": last.test_loss, "accuracy": last.test_accuracy}
+    stored = next(row for row in lab.ledger.Ledger(ROWS).rows().values() if is_that_run(row["config"]))
+    assert stored["metrics"]["loss"] == pytest.approx(last.test_loss, rel=1e-5)
 
 
-def test_networks(lab: Any) -> None:
-    assert lab.networks.small_resnet()(torch.rand(2, 1, 28, 28)).shape == (2, 10)
-    model = lab.networks.ByteTransformer(context=16, layers=2, d_model=32, heads=4)
-    tokens = torch.randint(256, (2, 16))
-    logits = model(tokens)
-    assert logits.shape == (2, 16, 256)
-    tokens[:, 9] = (tokens[:, 9] + 1) % 256
-    assert torch.equal(logits[:, :9], model(tokens)[:, :9])  # causal: the past does not see the change
+def is_that_run(config: dict[str, Any]) -> bool:
+    run = config["problem"], config["optimizer"], config["seed"], config["schedule"], config["split"]
+    return run == ("breast-cancer", "adamw", 0, "cosine", "test") and config["hyperparameters"]["lr"] == 1e-3
+
+
+def test_old_rows_are_readable(lab: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["defaults.py", "--optimizers", "adamw", "--seeds", "1", "--out", str(ROWS), "--report"]
+    monkeypatch.setattr(sys, "argv", command)
+    lab.defaults.main()
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("lm-docstrings", "vision-transformer", "vae"))

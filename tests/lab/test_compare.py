@@ -11,8 +11,8 @@ from arturo_lab import cli
 from arturo_lab.commands.many import shown
 from arturo_lab.pool import workers
 from arturo_lab.report.evidence import Estimate
+from arturo_lab.runs.collection import read_runs
 from arturo_lab.runs.config import RunConfig
-from arturo_lab.runs.records import read_runs
 from arturo_lab.runs.run import open_run
 
 COMMAND = [

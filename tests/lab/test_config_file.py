@@ -10,7 +10,7 @@ import pytest
 
 from arturo_lab import cli
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file, write_config_file
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 FOUND = ConfigFile(
     "sgd", "digits-mlp", epochs=2, batch_size=48, subset=96, settings={"lr": 0.25, "momentum": 0.5}, search={"trials": 3}

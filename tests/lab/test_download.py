@@ -152,7 +152,9 @@ def test_another_size_is_refused_before_it_is_downloaded(server: Server, tmp_pat
 
 def test_gives_up_after_attempts_without_progress_and_keeps_the_part(server: Server, tmp_path: Path) -> None:
     server.drops = [5_000] + [0] * download.ATTEMPTS
-    with pytest.raises(DownloadError, match="connection broke; 5,000 of 1,000,000 bytes are there, the same command goes on"):
+    with pytest.raises(
+        DownloadError, match="connection broke; 5,000 of 1,000,000 bytes have arrived, run the same command again to resume"
+    ):
         download.download(server.file(), tmp_path, server.url)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:5_000]
     fetched(server, tmp_path)
@@ -177,7 +179,7 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     with Server() as gone:
         url = gone.url
     with pytest.raises(
-        DownloadError, match=r"no answer .*; 0 of 1,000,000 bytes are there, --mirror URL takes it from another place"
+        DownloadError, match=r"no answer .*; 0 of 1,000,000 bytes have arrived, --mirror URL takes it from another place"
     ):
         download.download(server.file(), tmp_path, url)
 

@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 
+from arturo_lab.pool.cost import kind_of
 from arturo_lab.pool.overview import Overview, clock
 from arturo_lab.pool.status import RunStatus
 from arturo_lab.runs.plan import plan
@@ -66,7 +67,7 @@ def test_remaining_time_is_known_from_the_first_epoch_of_the_first_task() -> Non
     screen = io.StringIO()
     time = [0.0]
     console = Console(file=screen, force_terminal=False, width=100)
-    expected = {(config.task, config.optimizer): 60.0 if config.optimizer == "sgd" else 120.0 for config in CONFIGS}
+    expected = {kind_of(config): 60.0 if config.optimizer == "sgd" else 120.0 for config in CONFIGS}
     with Overview(CONFIGS, 2, console, expected, now=lambda: time[0]) as overview:
         for epochs in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
             overview.on_status(RunStatus(CONFIGS[0], "training", epochs, 0.5, 30.0 if epochs >= 1 else None))

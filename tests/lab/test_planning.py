@@ -66,14 +66,14 @@ def test_what_cannot_be_trained_is_not_measured_and_the_rest_is(monkeypatch: pyt
 
     monkeypatch.setattr(cost, "measured", failing)
     configs = plan(["digits-mlp"], ["sgd", "adam"], [0])
-    assert costs_of(configs, tmp_path, {"digits": DIGITS}) == {("digits-mlp", "adam"): MINUTE}
+    assert costs_of(configs, tmp_path, {"digits": DIGITS}) == {kind_of(configs[1]): MINUTE}
     assert costs_of(configs, tmp_path, {}) == {}
 
 
 def test_after_a_minute_one_optimizer_stands_for_its_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(cost, "MEASURING_SECONDS", -1.0)
-    monkeypatch.setattr(cost, "measured", lambda config, *rest: asked.append(kind_of(config)) or MINUTE)
+    monkeypatch.setattr(cost, "measured", lambda config, *rest: asked.append(kind_of(config)[:2]) or MINUTE)
     configs = plan(["digits-mlp", "digits-cnn"], ["sgd", "adam"], [0])
     assert set(costs_of(configs, tmp_path, {"digits": DIGITS}).values()) == {MINUTE}
     assert asked == [("digits-mlp", "sgd"), ("digits-cnn", "sgd")]
@@ -156,3 +156,21 @@ def test_the_full_scale_says_how_long_it_takes(
     with pytest.raises(SystemExit):
         cli.main(["reproduce", "--help"])
     assert "weeks" not in capsys.readouterr().out
+
+
+def test_the_same_task_at_two_lengths_costs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``reproduce all`` trains some tasks whole and, to take their time, on a few batches."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(many, "provide", lambda *rest: DIGITS)
+    asked: list[int | None] = []
+
+    def costing(config: RunConfig, *rest: Any) -> Cost:
+        asked.append(config.share.subset)
+        return MINUTE if config.share.subset == 10_000 else Cost(1.0, 0.1, 1.0, 1.0)
+
+    monkeypatch.setattr(cost, "measured", costing)
+    assert cli.main(["reproduce", "all", "--tasks", "fmnist-cnn", "--optimizers", "sgd", "--seeds", "2", "--plan"]) == 0
+    assert len(asked) == 2
+    assert "4 runs to train: about 16 min" in capsys.readouterr().out  # 2 of 8 minutes, and 2 of 3 seconds

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from arturo_lab import cli
 
 # Standard library alone: everything else costs more than Python itself.
-HEAVY = ("torch", "numpy", "rich", "matplotlib", "sklearn", "scipy", "arturo")
+HEAVY = ("torch", "numpy", "arturo", *cli.PACKAGES)
 PROGRAM = """
 import sys
 from arturo_lab.cli import main
@@ -56,6 +58,14 @@ def test_the_library_alone_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
     assert cli.main(["train", "digits-mlp"]) == 2
     expected = "arturo: the laboratory needs rich, sklearn; to install it: pip install 'arturo[lab]'\n"
     assert capsys.readouterr().err == expected
+
+
+def test_the_packages_are_those_of_the_extra() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if line.startswith("lab = "))
+    named = re.findall(r'"([\w-]+)', line)
+    imported = {"pillow": "PIL", "scikit-learn": "sklearn"}
+    assert {imported.get(name, name) for name in named} == set(cli.PACKAGES)
 
 
 def test_a_flag_is_declared_in_one_place() -> None:

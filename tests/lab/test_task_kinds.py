@@ -29,6 +29,7 @@ from arturo_lab.tasks.task import Task
 from arturo_lab.training.order import Order
 from arturo_lab.training.train import evaluate, train
 
+CORPUS = docstrings.corpus  # the tests have a smaller one
 KINDS = [name for name, task in TASKS.items() if task.epoch_steps is not None]
 TEXT = " ".join(f"the {word} of a {other} is here" for word in ("cat", "dog", "owl") for other in ("tree", "house", "sky")) * 9
 
@@ -120,6 +121,19 @@ def test_order_with_replacement_is_a_draw_for_every_step() -> None:
     found = torch.cat([order.epoch(), order.epoch()])
     generator = torch.Generator().manual_seed(3)
     assert torch.equal(found, torch.cat([torch.randint(1000, (8, 1), generator=generator) for _ in range(8)]).flatten())
+
+
+def test_docstring_corpus_splits_by_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"m{number}.py").write_text(f'"""Module {number}."""\ndef f():\n    """Shared."""\n')
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "hidden.py").write_text('"""Hidden."""')
+    monkeypatch.setattr(docstrings.sysconfig, "get_path", lambda name: str(tmp_path))
+    train_text, test_text = (bytes(side.tolist()).decode() for side in CORPUS.__wrapped__())
+    for number in range(40):
+        assert (f"Module {number}." in train_text) != (f"Module {number}." in test_text)
+    assert (train_text + test_text).count("Shared.") == 1 and "Hidden" not in train_text + test_text
 
 
 def test_windows_of_a_text() -> None:

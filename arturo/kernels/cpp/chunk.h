@@ -16,8 +16,8 @@ namespace {
 
 constexpr int CHUNK = 256;  // entries; few enough to stay in the first cache between a chunk's loops
 
-struct Constants {  // mirrored in native.py
-    double q, r, rho, rho_lam, nu, floor, a_0, decay, s_w, eta_w, scale, limit, factor;
+struct Constants {  // the numbers of Constants in kernels/batch.py in their order, then native.py's own
+    double q, r, rho, rho_lam, nu, floor, a_0, factor, decay, s_w, eta_w, scale, limit;
     int64_t has_floor, consistent;
 };
 

@@ -14,6 +14,7 @@ import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,9 @@ class Browser:
 
     def open(self, path: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Page:
         """Load a file in a fresh tab and wait until its scripts have run."""
+        return self.open_address(path.resolve().as_uri(), dark=dark, width=width, height=height)
+
+    def open_address(self, address: str, *, dark: bool = False, width: int = 1280, height: int = 900) -> Page:
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self.pages[session] = Page(self, session)
@@ -81,7 +85,7 @@ class Browser:
             page.send(f"{domain}.enable")
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         page.media(dark)
-        page.send("Page.navigate", url=path.resolve().as_uri())
+        page.send("Page.navigate", url=address)
         while not page.loaded:
             message = self.receive()
             if message.get("sessionId") == session and "method" in message:
@@ -134,6 +138,16 @@ class Page:
             const look = () => ({condition}) ? done() : left-- > 0 ? setTimeout(look, 10) : fail(new Error("in vain"));
             look(); }})"""
         self.js(script)
+
+    def wait_through_reload(self, condition: str) -> None:
+        """The same for a page that may load itself anew meanwhile, which ends what is being evaluated."""
+        for _ in range(600):
+            script = f"document.readyState === 'complete' && ({condition})"
+            answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+            if answer["result"].get("value") is True:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"in vain: {condition}")
 
     def media(self, dark: bool) -> None:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from arturo_lab.registry import ConfigError
-from arturo_lab.runs.records import number, read_runs
+from arturo_lab.runs.collection import read_runs
+from arturo_lab.runs.compact import write_compact
+from arturo_lab.runs.records import number
 
 
 def test_reads_what_was_written(make_run, tmp_path: Path) -> None:
@@ -98,10 +100,10 @@ def test_copies_count_once_and_the_one_that_is_over_wins(make_run, tmp_path: Pat
 
 
 def test_nothing_to_read(make_run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^DIR: .*nowhere is not there"):
+    with pytest.raises(ConfigError, match=r"^DIR: .*nowhere does not exist"):
         read_runs(tmp_path / "nowhere")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"^DIR: .*file is not a folder"):
+    with pytest.raises(ConfigError, match=r"^DIR: .*file is neither a folder nor a file of runs"):
         read_runs(tmp_path / "file")
     with pytest.raises(ConfigError, match=r"^DIR: .* holds no run folders .*arturo compare TASK --out"):
         read_runs(tmp_path)
@@ -111,6 +113,40 @@ def test_nothing_to_read(make_run, tmp_path: Path) -> None:
         match=r"^DIR: .* holds 1 run folder, which cannot be read:\n  digits-mlp/sgd-seed0-\w+: config.json: corrupt",
     ):
         read_runs(tmp_path)
+
+
+def test_runs_in_one_file_read_as_their_folders_did(make_run, tmp_path: Path) -> None:
+    for seed in range(2):
+        make_run(tmp_path / "runs", "arturo", seed, final=0.9 + 0.01 * seed)
+    make_run(tmp_path / "runs", "sgd", 0, status="diverged", done=5)
+    make_run(tmp_path / "runs", "adam", 0, status="unfinished", done=2)
+    records, _ = read_runs(tmp_path / "runs")
+    file = tmp_path / "kept" / "runs.jsonl"
+    file.parent.mkdir()
+    write_compact(file, records)
+    kept, problems = read_runs(tmp_path / "kept")
+    over = [record for record in records if record.status != "unfinished"]  # nothing resumes from the file
+    assert problems == [] and [record.folder.name for record in kept] == [record.folder.name for record in over]
+    for one, other in zip(over, kept, strict=True):
+        assert (one.config, one.environment, one.result, one.status) == (
+            other.config,
+            other.environment,
+            other.result,
+            other.status,
+        )
+        assert one.series("test_accuracy") == pytest.approx(other.series("test_accuracy"), rel=1e-6)
+        assert one.wall_seconds == pytest.approx(other.wall_seconds, rel=1e-6)
+    assert file.stat().st_size < 0.6 * sum(path.stat().st_size for path in (tmp_path / "runs").rglob("*.json*"))
+    assert [record.folder.name for record in read_runs(file)[0]] == [record.folder.name for record in kept]
+
+    before = file.read_bytes()
+    write_compact(file, kept[:1])  # those that are in it stay, and nothing changes
+    assert file.read_bytes() == before
+    (tmp_path / "runs" / "runs.jsonl").write_bytes(before)
+    assert len(read_runs(tmp_path / "runs")[0]) == 4  # a folder goes before its copy in the file
+    file.write_text('{"format": 99}\n')
+    with pytest.raises(ConfigError, match=r"nor a file of runs \(runs.jsonl: not a file of runs of format 1\)"):
+        read_runs(file)
 
 
 def test_numbers() -> None:

@@ -19,7 +19,7 @@ from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 def report(root: Path, *arguments: str) -> int:
@@ -182,7 +182,7 @@ def test_nothing_has_begun(make_run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "arturo: DIR: nowhere is not there"),
+        (["nowhere"], "arturo: DIR: nowhere does not exist"),
         (["."], "arturo: DIR: . holds no run folders"),
         ([".", "--target", "nan"], "arturo: target: must be a finite number, such as 0.9 for 90 % accuracy, got nan"),
     ],
@@ -276,7 +276,7 @@ def test_figure_explains_bands_and_cuts(three: Path) -> None:
 def test_tick_labels_do_not_collide(spread: float) -> None:
     figure = Figure(figsize=(3.5, 2.7), layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.subplots()
-    set_scale(axes, [np.geomspace(1, spread, 20)], ShownMetric("train_loss", "nats", higher=False))
+    set_scale(axes, [(np.geomspace(1, spread, 20),) * 3], ShownMetric("train_loss", "nats", higher=False))
     axes.plot(np.geomspace(1, spread, 20))
     canvas.draw()
     low, high = sorted(axes.get_ylim())
@@ -291,12 +291,14 @@ def test_tick_labels_do_not_collide(spread: float) -> None:
 
 def test_limits_let_the_first_fifth_fall_below() -> None:
     mean = np.array([0.1, 0.2, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
-    low, high = limits([mean, np.full(3, np.nan)])
+    low, high = limits([(mean, mean, mean), (np.full(3, np.nan),) * 3])
     assert 0.7 < low < 0.8 and 0.9 < high < 0.95
-    low, high = limits([-mean], higher=False)
+    low, high = limits([(-mean,) * 3], higher=False)
     assert -0.95 < low < -0.9 and -0.8 < high < -0.7
-    low, _ = limits([np.array([0.893, 0.9, 0.9, 0.9, 0.95])])
+    low, _ = limits([(np.array([0.893, 0.9, 0.9, 0.9, 0.95]),) * 3])
     assert low < 0.893  # nothing is cut for a little
+    _, high = limits([(mean, mean, mean + 0.3)])
+    assert high > 1.2  # nor is a band
 
 
 def test_file_names_stay_in_the_folder(make_run, tmp_path: Path) -> None:

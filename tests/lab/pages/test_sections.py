@@ -14,7 +14,7 @@ from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
 from arturo_lab.report.sections import Point, Section, Variant, sections
 from arturo_lab.report.tables import comparison_table, epoch_cell, target_cell
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 def read(root: Path) -> list[Section]:

@@ -9,7 +9,7 @@ from arturo_lab.paper.artefacts import ARTEFACTS
 from arturo_lab.paper.deviations import deviations
 from arturo_lab.paper.scales import SCALES
 from arturo_lab.report.sections import sections
-from arturo_lab.runs.records import read_runs
+from arturo_lab.runs.collection import read_runs
 
 
 def test_what_the_trust_region_did_and_how_well_the_model_predicted(make_run, tmp_path: Path) -> None:

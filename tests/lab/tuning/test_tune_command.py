@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from torch import Tensor
 
 from arturo_lab import cli
@@ -24,7 +26,8 @@ from arturo_lab.paper.scales import SCALES
 from arturo_lab.runs.share import Share
 from arturo_lab.training import train
 from arturo_lab.tuning import spaces
-from arturo_lab.tuning.outcome import read_rows
+from arturo_lab.tuning.display import SearchDisplay
+from arturo_lab.tuning.outcome import Row, read_rows
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.result import winners_elsewhere
 from arturo_lab.tuning.spaces import Dimension, Space
@@ -303,3 +306,15 @@ def test_report_of_searches_that_do_not_compare(tmp_path: Path, capsys: pytest.C
     assert cli.main([*report, str(found[0])]) == 0
     found[0].write_text(json.dumps(content | {"search": {"validation": 0.5}}))
     assert cli.main([*report, str(found[0])]) == 2 and "is not what `arturo tune` wrote" in capsys.readouterr().err
+
+
+def test_every_line_says_how_much_time_is_left() -> None:
+    """Also in a log file, where no bar moves."""
+    screen = io.StringIO()
+    rows = [Row(0, str(i), "complete", 0.5, (0.5,), {"lr": 0.1}, seconds=seconds) for i, seconds in enumerate((60.0, 120.0))]
+    with SearchDisplay("title", 4, Console(file=screen, force_terminal=False, width=120)) as display:
+        display.on_trials(rows[:1], "")
+        display.on_trials(rows, "")
+    _, heading, *lines = screen.getvalue().splitlines()
+    at = heading.split().index("left")
+    assert [line.split()[at] for line in lines] == ["0:03:00", "0:03:00"]  # three of 60 s, then two of 90 s

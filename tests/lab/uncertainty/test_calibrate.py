@@ -19,12 +19,28 @@ from arturo_lab.runs.run import open_run
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.train import train
 from arturo_lab.uncertainty import methods
+from arturo_lab.uncertainty.calibrate import Outcome, configs_of
+from arturo_lab.uncertainty.document import scores_table
 from arturo_lab.uncertainty.images import Images, Trained, Work, fitted
-from arturo_lab.uncertainty.methods import METHODS
+from arturo_lab.uncertainty.methods import METHODS, fit_temperature, scaled
+from arturo_lab.uncertainty.scores import Bin, Scores
 
 EPOCHS = 30
 WORK = Work(6, 4, 40, (0.01, 1.0), (10.0, 1000.0), seed=0)
-COMMAND = ["calibrate", "digits-mlp", "--methods", "point", "arturo-surrogate", "ensemble", "--epochs", "2", "--subset", "300"]
+COMMAND = [
+    "calibrate",
+    "digits-mlp",
+    "--methods",
+    "point",
+    "arturo-surrogate",
+    "ensemble",
+    "--epochs",
+    "2",
+    "--subset",
+    "300",
+    "--seeds",
+    "2",
+]
 
 
 def thin_mlp() -> nn.Sequential:
@@ -131,21 +147,75 @@ def test_the_command_goes_on_and_repeats(
     names = [f"calibrate-digits-mlp.{kind}" for kind in ("md", "json", "png", "pdf")]
     written = {name: (tmp_path / "out" / name).read_bytes() for name in names}
     numbers = json.loads(written["calibrate-digits-mlp.json"])
-    assert [row["method"] for row in numbers["methods"]] == ["point", "arturo-surrogate", "ensemble"]
-    assert [row["networks"] for row in numbers["methods"]] == [1, 1, 5] and [row["passes"] for row in numbers["methods"]] == [
-        1,
-        3,
-        5,
-    ]
+    every = ["point", "arturo-surrogate", "ensemble"]
+    assert [(row["method"], row["seed"]) for row in numbers["methods"]] == [(name, seed) for seed in (0, 1) for name in every]
+    assert [row["method"] for row in numbers["rows"]] == every and [row["seeds"] for row in numbers["rows"]] == [2, 2, 2]
+    assert [row["networks"] for row in numbers["rows"]] == [1, 1, 5] and [row["passes"] for row in numbers["rows"]] == [1, 3, 5]
+    for row in numbers["rows"]:
+        values = [one["scores"]["nll"] for one in numbers["methods"] if one["method"] == row["method"]]
+        assert row["nll"] == pytest.approx(sum(values) / 2) and row["nll_by_seed"] == pytest.approx(values)
+        assert row["nll_half_width"] == pytest.approx(12.7062 * abs(values[0] - values[1]) / 2, rel=1e-4)
     assert all(0 <= row["scores"]["ece"] <= 1 for row in numbers["methods"]) and str(tmp_path) not in numbers["command"]
     page = written["calibrate-digits-mlp.md"].decode()
     assert "| deep ensemble of 5 |" in page and "calibrate-digits-mlp.png" in page
+    assert "Guessing every class alike would have 10 % accuracy" in page and "over 2 seeds" in page
 
     assert cli.main(command) == 0
-    assert "6 of 6 runs" in capsys.readouterr().out
+    assert "12 of 12 runs" in capsys.readouterr().out
     for name in names[:2]:
         assert (tmp_path / "out" / name).read_bytes() == written[name]
-    (damaged,) = (tmp_path / "out/digits-mlp/calibrate").glob("point-*.json")
+    damaged, _ = sorted((tmp_path / "out/digits-mlp/calibrate").glob("point-*.json"))
     damaged.write_text("{}")
     assert cli.main(command) == 2
     assert "not what this version writes" in capsys.readouterr().err
+
+
+# --- the table
+
+
+def outcome(method: str, seed: int, accuracy: float, nll: float, ece: float) -> Outcome:
+    return Outcome(method, seed, Scores(accuracy, nll, ece, 0.5, None, (Bin(10, 0.5, accuracy),)), {}, 1, 1, 0.0, 0.0)
+
+
+def test_who_guesses_is_never_the_best() -> None:
+    """A method at chance level has no calibration error to speak of."""
+    outcomes = [
+        outcome(method, seed, accuracy + 0.01 * seed, nll, ece)
+        for seed in (0, 1, 2)
+        for method, accuracy, nll, ece in (
+            ("point", 0.90, 0.5, 0.05),
+            ("laplace", 0.89, 0.4, 0.03),
+            ("dropout", 0.10, 2.3, 0.0),
+        )
+    ]
+    table = scores_table("digits-mlp", outcomes, {"laplace": 1})
+    best = {
+        column.field: [row[0].fields["method"] for row in table.rows if row[i].best] for i, column in enumerate(table.columns)
+    }
+    assert (best["accuracy"], best["nll"], best["ece"], best["ood_auroc"]) == (["point"], ["laplace"], ["laplace"], [])
+    assert table.rows[0][1].text == "91.00 ± 2.48" and table.rows[1][0].detail == "1 diverged"
+
+
+def test_temperature_scaling_mends_what_is_too_sure() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4000, 5, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    for true in (0.25, 1.0, 3.0):  # the network's logits are the true ones times this
+        probabilities = (true * logits).softmax(1)
+        fitted, at_edge = fit_temperature(probabilities, labels)
+        assert fitted == pytest.approx(true, rel=0.06) and not at_edge
+        assert torch.equal(scaled(probabilities, fitted).argmax(1), probabilities.argmax(1))
+    flat = torch.full((100, 5), 0.2, dtype=torch.float64)
+    flat[:, 0] += 1e-4
+    assert fit_temperature(flat, torch.zeros(100, dtype=torch.long)) == (pytest.approx(0.05, rel=1e-3), True)
+
+
+def test_ensembles_of_different_seeds_share_no_network() -> None:
+    made = [configs_of("ensemble", seed, {"theirs": "adamw"}, lambda name, seed: (name, seed)) for seed in range(3)]  # type: ignore[arg-type, return-value]
+    members = [member for ensemble in made for member in ensemble]
+    assert len(members) == len(set(members)) == 15 and made[2][0] == ("adamw", 2)  # the first is the point estimate's
+
+
+def test_seeds_that_would_collide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["calibrate", "digits-mlp", "--seeds", "1000,", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("arturo: seeds: must be below 1000")
