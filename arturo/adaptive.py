@@ -46,7 +46,10 @@ class AdaArturo(TrustRegionOptimizer):
         covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
         block: sides of a matrix longer than this are cut into blocks (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
-        foreach, fused: accepted as in AdamW; there is one implementation so far.
+        state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and place. It buys memory, at
+            the cost of time: with a Kronecker covariance the products are made in float32 all the same.
+        foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
+            ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
         capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.
         maximize: maximize the objective instead.
 
@@ -82,6 +85,7 @@ class AdaArturo(TrustRegionOptimizer):
         block: int = _DEFAULT["block"],
         refresh: int = _DEFAULT["refresh"],
         maximize: bool = _DEFAULT["maximize"],
+        state_dtype: torch.dtype | None = _DEFAULT["state_dtype"],
         foreach: bool | None = _DEFAULT["foreach"],
         capturable: bool = _DEFAULT["capturable"],
         fused: bool | None = _DEFAULT["fused"],

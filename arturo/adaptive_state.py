@@ -83,7 +83,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     """
     here = sharding.to_local(p.detach())
     real = torch.view_as_real(here) if here.is_complex() else here
-    grid, dtype = grid_of(group, p), buffer_dtype(p)
+    grid, dtype = grid_of(group, p), group["state_dtype"] or buffer_dtype(p)
     state = {"step": torch.zeros((), dtype=torch.float32, device=p.device if group["capturable"] else "cpu")}
     like = real if grid is None else real.contiguous()
     for place, name in enumerate(("M", "r"), 1):
@@ -95,7 +95,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
         state[name] = torch.zeros(grid.rows, grid.columns, n, n, dtype=dtype, device=p.device)
         state["Q_" + name] = torch.eye(n, dtype=dtype, device=p.device).expand(grid.rows, grid.columns, n, n).clone()
     if len(effective_shape(p)) < 2:
-        state["start"] = real.to(dtype, copy=True)
+        state["start"] = real.to(buffer_dtype(p), copy=True)
     if real.dtype in HALF:
         state["mean"] = real.to(torch.float32)
     if not sharding.is_sharded(p):

@@ -33,7 +33,7 @@ def row_of(
     least = least_size(p)
     assert grad is not None
     if shards is not None:
-        counted, starts = shards.piece(p, rounded=grid is not None)
+        counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
         first = starts[0]
         p, grad, state = shards.local(p, grad, state)
     if p.is_complex():

@@ -104,6 +104,7 @@ _IMPLEMENTATION = (
     Hyperparameter("capturable", False, BOOLEAN, "no host read in the step", "`step`"),
 )
 
+_STATE_DTYPE = Rule(lambda value: value is None or value is torch.bfloat16, "torch.bfloat16, or None for float32 or wider")
 ARTURO = Hyperparameters(
     (
         Hyperparameter(
@@ -187,9 +188,8 @@ ARTURO = Hyperparameters(
             constant=lambda group: group["init"] == "consistent",
         ),
         Hyperparameter(
-            "state_dtype", None,
-            Rule(lambda value: value is None or value is torch.bfloat16, "torch.bfloat16, or None for float32 or wider"),
-            "`torch.bfloat16` halves the state", "`state.initial_state`, `rounding`", note="float32 or wider",
+            "state_dtype", None, _STATE_DTYPE, "`torch.bfloat16` halves the state", "`state.initial_state`, `rounding`",
+            note="float32 or wider",
         ),
         *_IMPLEMENTATION,
         Hyperparameter(
@@ -211,7 +211,7 @@ ADAPTIVE = Hyperparameters(
     (
         Hyperparameter(
             "lr", 1e-3, NOT_NEGATIVE,
-            r"$\theta$ per step for a tensor of size $1/\chi$; others in proportion to their size", "`adaptive_step.factors`",
+            r"$\theta$ per step for a tensor of size $1/\chi$; others in proportion to their size", "`adaptive_step.take_step`",
             r"$\tau / \chi$", code="`lr`",
         ),
         Hyperparameter(
@@ -224,7 +224,7 @@ ADAPTIVE = Hyperparameters(
         ),
         Hyperparameter(
             "weight_decay", 0.0, NOT_NEGATIVE,
-            r"–; weights are multiplied by $1 - \mathrm{lr} \cdot \mathrm{wd}$ before a step", "`adaptive_step.factors`",
+            r"–; weights are multiplied by $1 - \mathrm{lr} \cdot \mathrm{wd}$ before a step", "`adaptive_step.take_step`",
             "weight decay", code="`keep`",
         ),
         Hyperparameter(
@@ -239,6 +239,10 @@ ADAPTIVE = Hyperparameters(
         ),
         Hyperparameter(
             "maximize", False, BOOLEAN, "the gradient changes sign", "`eager.observe`", code="`maximize`",
+        ),
+        Hyperparameter(
+            "state_dtype", None, _STATE_DTYPE, "`torch.bfloat16` halves the state",
+            "`adaptive_state.initial_state`, `rounding`", note="float32 or wider",
         ),
         *_IMPLEMENTATION,
     ),

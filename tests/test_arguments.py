@@ -80,6 +80,7 @@ ADAPTIVE_BAD = {
     "block": [1, 0, -4, 2.0, None, True, "128"],
     "refresh": [0, -1, 2.0, None, True, "10"],
     "maximize": [None, 1, "yes"],
+    "state_dtype": [torch.float16, torch.float32, "bfloat16", 2],
     "foreach": [1, 0, "yes"],
     "capturable": [None, 1, "yes"],
     "fused": [1, 0, "yes"],
@@ -93,6 +94,7 @@ ADAPTIVE_GOOD = {
     "block": [2, 3, 1024],
     "refresh": [1, 7],
     "maximize": [True, False],
+    "state_dtype": [None, torch.bfloat16],
     "foreach": [None, True, False],
     "capturable": [False],  # True: together with covariance="diagonal", below
     "fused": [None, True, False],

@@ -48,13 +48,15 @@ def tasks() -> Table:
 
     from arturo_lab.tasks.catalog import TASKS
 
-    result = table("Tasks", "task", "what it is", "weights", "epochs", "batch", "lr")
+    result = table("Tasks", "task", "what it is", "weights", "epochs", "batch")
     for name, task in TASKS.items():
         with torch.device("meta"):  # shapes without memory
             weights = sum(p.numel() for p in task.model().parameters())
-        schedule = getattr(task.schedule, "__name__", "")
-        result.add_row(name, task.title, f"{weights:,}", str(task.epochs), str(task.batch_size), schedule)
-    result.caption = "milestones: at 1/2 and 3/4 of the epochs lr times 0.1, arTuRO's times sqrt(0.006)\n"
+        result.add_row(name, task.title, f"{weights:,}", str(task.epochs), str(task.batch_size))
+    result.caption = (
+        "lr falls to 0 along a cosine; for the tasks of 120 and 160 epochs, at 1/2 and 3/4 of them, times 0.1, arTuRO's times "
+        "sqrt(0.006). --schedule chooses. Others: file.py:TASK, package.module:TASK (docs/extending.md)\n"
+    )
     return result
 
 
@@ -64,7 +66,10 @@ def optimizers() -> Table:
     result = table("Optimizers", "optimizer", "label", "what it is")
     for name, entry in OPTIMIZERS.items():
         result.add_row(name, entry.label, entry.about)
-    result.caption = "The values given are for tasks on which nothing was tuned. --set changes any of them.\n"
+    result.caption = (
+        "The values given are for tasks on which nothing was tuned. --set changes any of them. Others: file.py:Class, "
+        "package.module:Class, po:Name of pytorch-optimizer (docs/extending.md)\n"
+    )
     return result
 
 

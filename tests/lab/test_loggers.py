@@ -9,8 +9,9 @@ import pytest
 
 from arturo_lab import cli
 from arturo_lab.data import loading
+from arturo_lab.runs.collection import read_runs
 from arturo_lab.runs.config import RunConfig
-from arturo_lab.runs.records import Record, read_run, read_runs
+from arturo_lab.runs.records import Record, read_run
 from arturo_lab.runs.run import open_run
 from arturo_lab.training.loggers import Logging
 from arturo_lab.training.train import train

@@ -34,6 +34,8 @@ def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
     if _may_be_native(row):
         return Native if native.takes(row) else Eager
     group = row.group
+    if group["state_dtype"] is not None:
+        return Eager  # its hash has no other form
     if group["fused"] and not torch.compiler.is_compiling():
         return Compiled
     chosen = group["foreach"]

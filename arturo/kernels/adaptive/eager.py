@@ -29,7 +29,7 @@ def observe(row: Row) -> Tensor:
     """An entry that is not finite, or too large to square, is a missing observation: no innovation, no news of the noise."""
     if row.mean.dtype != row.param.dtype:
         follow_parameter(row.mean, row.param, row.alive)
-    M, r, g = row.state["M"], row.state["r"], row.gradient()
+    M, r, g = row.read("M"), row.read("r"), row.gradient()
     seen = g.abs() <= row.limit  # False for NaN too
     missing = seen.numel() - seen.sum()
     seen = seen if row.alive is None else seen & row.alive
@@ -38,18 +38,21 @@ def observe(row: Row) -> Tensor:
     weight = row.weight
     r.lerp_(variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
     M.add_(E.mul_(row.gain))
+    if row.rounded:
+        row.write("M", M)
+        row.write("r", r)
     return sums(row, missing)
 
 
 def sums(row: Row, missing: Tensor) -> Tensor:
-    M, s = row.state["M"], row.noise_scale()
+    M, s = row.read("M"), row.noise_scale()
     away = row.mean if row.start is None else row.mean - row.start
     dtype = sum_dtype(row.mean.device)
     return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, M / s * M)), missing.to(dtype)])
 
 
 def move(row: Row, keep: Any, length: Any) -> None:
-    shift(row, row.state["M"] / row.noise_scale(), keep, length)
+    shift(row, row.read("M") / row.noise_scale(), keep, length)
 
 
 def shift(row: Row, step: Tensor, keep: Any, length: Any) -> None:

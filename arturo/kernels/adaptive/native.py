@@ -82,9 +82,10 @@ def _records(rows: Sequence[Row], grads: Iterator[Tensor]) -> ctypes.Array[ctype
     records = ctypes.create_string_buffer(_RECORD.size * len(rows))
     for i, row in enumerate(rows):
         state, start = row.state, row.start
+        seed = row.seed if row.rounded else 0
         _RECORD.pack_into(
             records, i * _RECORD.size, row.param.data_ptr(), next(grads).data_ptr(), row.mean.data_ptr(), state["M"].data_ptr(),
-            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), row.mean.numel(), row.first, 0, row.gain,
+            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), row.mean.numel(), row.first, seed, row.gain,
             row.share, row.weight, row.group["eps"], learned.SURE, -1.0 if row.group["maximize"] else 1.0, row.limit,
         )  # fmt: skip
     return records

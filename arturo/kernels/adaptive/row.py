@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from arturo.core import rounding
 from arturo.kernels.batch import largest_gradient
 from arturo.kronecker import Tiling
 from arturo.surrogates import learned
+
+ROUNDINGS = ("M", "r", "L", "R", "Q_L", "Q_R")  # buffers in bfloat16, by the number of their rounding bits
 
 
 class Row(NamedTuple):
@@ -56,14 +59,46 @@ class Row(NamedTuple):
         """Where a vector began; a matrix has none."""
         return self.state.get("start")
 
+    @property
+    def seed(self) -> Any:
+        """Of the bits with which state in bfloat16 is rounded in this step."""
+        return rounding.seed(self.t.to(torch.int64) if isinstance(self.t, Tensor) else self.t, self.number)
+
     def gradient(self) -> Tensor:
         """In the mean's precision, of what is minimized."""
         g = self.grad.to(self.mean.dtype)
         return -g if self.group["maximize"] else g
 
+    @property
+    def rounded(self) -> bool:
+        """Whether state is in bfloat16."""
+        return self.state["M"].dtype == torch.bfloat16
+
+    def read(self, name: str) -> Tensor:
+        """A buffer of the state in the mean's precision: itself, or a copy if it is :attr:`rounded`."""
+        return self.state[name].to(self.mean.dtype)
+
+    def write(self, name: str, value: Tensor, tiles: slice = slice(None)) -> None:
+        """Store a new value, rounded stochastically to bfloat16. ``tiles``: those that ``value`` has."""
+        stored = self.state[name]
+        if self.rounded:
+            entry = self._tiles(rounding.entries(stored, self._first(stored)), value)[tiles]
+            value = rounding.round_randomly(value, rounding.draw(self.seed, entry, ROUNDINGS.index(name)))
+        self._tiles(stored, value)[tiles].copy_(value)
+
+    def _tiles(self, x: Tensor, like: Tensor) -> Tensor:
+        """A buffer tile by tile where ``like`` is."""
+        return x.view(-1, *like.shape[-2:]) if self.grid is not None and like.dim() == 3 else x.view(like.shape)
+
+    def _first(self, stored: Tensor) -> int:
+        """Index of the first entry in the whole parameter's buffer."""
+        if self.grid is None or not self.first:
+            return self.first
+        return self.first // (self.grid.height * self.grid.width) * (stored.numel() // self.grid.tiles)
+
     def noise_scale(self) -> Tensor:
         """``s``, with the order of the state. Turned, directions that no gradient has must not count as noiseless."""
-        s = learned.noise_scale(self.state["r"], self.state["M"], self.group["eps"])
+        s = learned.noise_scale(self.read("r"), self.read("M"), self.group["eps"])
         if self.grid is not None:
             tiles = self.grid.view(s)
             tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=learned.FLOOR)

@@ -29,11 +29,11 @@ class Tiles:
 
 def observe(row: Row) -> Tensor:
     """A tile with a missing entry is missing as a whole, since turning spreads every entry over all of it."""
-    grid, state = row.grid, row.state
+    grid = row.grid
     assert grid is not None
     if row.mean.dtype != row.param.dtype:
         follow_parameter(row.mean, row.param, row.alive)
-    M, r = grid.view(state["M"]), grid.view(state["r"])
+    M, r = grid.view(row.read("M")), grid.view(row.read("r"))
     tiles = kronecker.to_tiles(row.gradient(), grid)
     seen = (tiles.abs() <= row.limit).all(-1, keepdim=True).all(-2, keepdim=True)
     missing = (seen.numel() - seen.sum()) * grid.height * grid.width
@@ -42,19 +42,22 @@ def observe(row: Row) -> Tensor:
         begin(row, tiles)
     else:
         refresh(row)
-    E = torch.where(seen, kronecker.turn(tiles, state.get("Q_L"), state.get("Q_R")) - M, 0.0)
+    E = torch.where(seen, kronecker.turn(tiles, *bases(row)) - M, 0.0)
     follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
     variance = torch.where(seen, E.square().mul_(row.share), r)
     r.lerp_(variance, row.weight)
     M.add_(E.mul_(row.gain))
+    if row.rounded:
+        row.write("M", M)
+        row.write("r", r)
     return eager.sums(row, missing)
 
 
 def move(row: Row, keep: Any, length: Any) -> None:
     grid = row.grid
     assert grid is not None
-    tiles = grid.view(row.state["M"] / row.noise_scale())
-    step = kronecker.from_tiles(kronecker.turn_back(tiles, row.state.get("Q_L"), row.state.get("Q_R")), row.mean.shape)
+    tiles = grid.view(row.read("M") / row.noise_scale())
+    step = kronecker.from_tiles(kronecker.turn_back(tiles, *bases(row)), row.mean.shape)
     eager.shift(row, step, keep, length)
 
 
@@ -72,36 +75,47 @@ def follow_factors(row: Row, E: Tensor, seen: Tensor | None, first: int = 0) -> 
     due, steps = kronecker.counted(row.t, first_tile(row) + first, kronecker.COUNTED_EVERY, len(E))
     if due is None:
         return
-    here, weight = slice(first, first + len(E)), learned.noise_weight(kronecker.BASIS_BETA, row.t, steps)
+    tiles, weight = range(first, first + len(E))[due], learned.noise_weight(kronecker.BASIS_BETA, row.t, steps)
     E = E[due]
     for name, _ in kronecker.sides(row.grid):
-        factors = row.state[name].flatten(0, 1)[here][due]
+        here = slice(tiles.start, tiles.stop, tiles.step)
+        factors = row.read(name).flatten(0, 1)[here]
         A, B = (E, E.mT) if name == "L" else (E.mT, E)
         if seen is None:
             factors.baddbmm_(A, B, beta=1 - weight, alpha=weight)
         else:
             factors.lerp_(A @ B, weight * seen[due].to(E.dtype))
+        if row.rounded:
+            row.write(name, factors, here)
 
 
 def begin(row: Row, tiles: Tensor) -> None:
     """The first gradient makes the first bases."""
     for name, _ in kronecker.sides(row.grid):
-        row.state["Q_" + name].copy_(kronecker.first_basis(tiles @ tiles.mT if name == "L" else tiles.mT @ tiles))
+        Q = kronecker.first_basis(tiles @ tiles.mT if name == "L" else tiles.mT @ tiles)
+        row.write("Q_" + name, Q)
 
 
 def refresh(row: Row) -> None:
     """Bring the bases that are due up to date, and what is kept in them along."""
-    grid, state = row.grid, row.state
+    grid = row.grid
     assert grid is not None
     due = kronecker.due(row.t, first_tile(row), row.group["refresh"], grid.tiles)
     if due is None:
         return
-    M, r = (grid.view(state[name]).flatten(0, 1)[due] for name in ("M", "r"))
+    M, r = (grid.view(row.read(name)).flatten(0, 1)[due] for name in ("M", "r"))
     for name, _ in kronecker.sides(grid):
-        factor, Q = (state[key].flatten(0, 1)[due] for key in (name, "Q_" + name))
+        factor, Q = (row.read(key).flatten(0, 1)[due] for key in (name, "Q_" + name))
         new, S, order = kronecker.next_basis(factor, Q)
-        Q.copy_(new)
-        factor.copy_(S.mT @ factor @ S)
-        M.copy_(S.mT @ M if name == "L" else M @ S)
+        row.write("Q_" + name, new, due)
+        row.write(name, S.mT @ factor @ S, due)
+        M = S.mT @ M if name == "L" else M @ S
         dim, order = (-2, order.unsqueeze(-1)) if name == "L" else (-1, order.unsqueeze(-2))
-        r.copy_(r.gather(dim, order.expand_as(r)))
+        r = r.gather(dim, order.expand_as(r))
+    row.write("M", M, due)
+    row.write("r", r, due)
+
+
+def bases(row: Row) -> list[Tensor | None]:
+    """``Q_L`` and ``Q_R`` of all tiles; None for a side that does not turn."""
+    return [row.read(name) if name in row.state else None for name in ("Q_L", "Q_R")]
