@@ -66,6 +66,11 @@ STYLES: dict[str, Style] = {
     "schedulefree-adamw": Style(*GREEN, SPARSE),
     "soap": Style(*BLACK, LONG_SHORT),
     "muon": Style(*SKY, LONG),
+    "adamw-warmup": Style(*GREEN, LONG_DOT_DOT),
+    "lion": Style(*ORANGE, DASHED),
+    "lamb": Style(*ORANGE, DASH_DOT),
+    "adabelief": Style(*PURPLE, DASH_DOT_DOT),
+    "prodigy": Style(*VERMILION, SHORT),
 }
 
 
