@@ -150,7 +150,7 @@ def false_alarms(n: int, k: int, comparisons: str, trials: int = 2000) -> float:
 
 @pytest.mark.parametrize(("n", "k"), [(5, 5), (5, 8), (10, 8)])
 def test_the_best_by_the_same_means_gives_false_alarms(n: int, k: int) -> None:
-    """7 to 12 % where 5 % were promised, Holm's correction included: why nothing is compared with "the best"."""
+    """7 to 11 % where 5 % were promised, Holm's correction included: why nothing is compared with "the best"."""
     assert 0.065 < false_alarms(n, k, "best") < 0.125
 
 
