@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+COUNTED_EVERY = 1  # steps between two products for the Kronecker factors of MinimalAdaArturo
+
 
 class MinimalArturo(Optimizer):
     """A diagonal Gaussian over the weights, a Kalman filter per weight, one trust region: the paper's method, as
@@ -120,8 +122,9 @@ class MinimalAdaArturo(Optimizer):
             state["M"] += K * E
             noise = E.square() * (1 if self.t == 1 else 1 - K)
             state["r"].lerp_(noise, (1 - b2) / (1 - b2**self.t))
-            if p.dim() > 1:
-                weight = (1 - 0.97) / (1 - 0.97**self.t)
+            if p.dim() > 1 and (self.t <= 5 or (self.t + i + 1) % COUNTED_EVERY == 0):
+                steps = 1 if self.t <= 5 else min(COUNTED_EVERY, self.t - 5)  # that this one stands for
+                weight = (1 - 0.97**steps) / (1 - 0.97**self.t)
                 state["L"].lerp_(E @ E.T, weight)
                 state["R"].lerp_(E.T @ E, weight)
             s = torch.maximum(state["r"], (1e-5 * state["M"]).square()).sqrt() + 1e-30

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,14 +25,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from contenders import missing, without_native
+from contenders import CONTENDERS, missing, without_native
 from machine import command, load, machine, machine_line, plural
 from rich.progress import track
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.profiler import ProfilerActivity, profile
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 
 MIB = 2**20
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -63,6 +64,14 @@ CASES = {
     "eager-bf16": Case("Arturo, eager loop, bfloat16 state", lambda p: Arturo(p, foreach=False, state_dtype=HALF)),
     "foreach": Case("Arturo, _foreach", lambda p: Arturo(p, foreach=True)),
     "foreach-bf16": Case("Arturo, _foreach, bfloat16 state", lambda p: Arturo(p, foreach=True, state_dtype=HALF)),
+    "ada": Case("AdaArturo", AdaArturo, needs="native"),
+    "ada-bf16": Case("AdaArturo, bfloat16 state", lambda p: AdaArturo(p, state_dtype=HALF), needs="native"),
+    "ada-diagonal": Case("AdaArturo, diagonal", lambda p: AdaArturo(p, covariance="diagonal"), needs="native"),
+    "ada-diagonal-bf16": Case(
+        "AdaArturo, diagonal, bfloat16 state", lambda p: AdaArturo(p, covariance="diagonal", state_dtype=HALF), needs="native"
+    ),
+    "soap": Case("SOAP", CONTENDERS["soap"].make, needs="soap"),
+    "muon": Case("Muon", CONTENDERS["muon"].make, needs="muon"),
     "adamw-fused": Case("AdamW, fused", lambda p: AdamW(p, fused=True)),
     "adamw-half": Case("AdamW, fused, bfloat16 parameters", lambda p: AdamW(p, fused=True), HALF),
     "adamw-foreach": Case("AdamW, foreach", lambda p: AdamW(p, foreach=True)),
@@ -108,7 +117,8 @@ def measure(name: str, weights: int, tensors: int) -> dict[str, Any]:
     """One row, to be called in a process of its own."""
     case = CASES[name]
     torch.manual_seed(0)
-    params = [torch.nn.Parameter((0.05 * torch.randn(weights // tensors)).to(case.dtype)) for _ in range(tensors)]
+    shape = (side := math.isqrt(weights // tensors), weights // tensors // side)
+    params = [torch.nn.Parameter((0.05 * torch.randn(shape)).to(case.dtype)) for _ in range(tensors)]
     for p in params:
         p.grad = 1e-3 * torch.randn_like(p)
     with case.around():

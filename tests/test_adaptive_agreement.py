@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from arturo import AdaArturo, kronecker
+from arturo import AdaArturo, kronecker, minimal
 from arturo import reference_adaptive as oracle
 from arturo.kernels import native
 from arturo.kernels.adaptive import choice, native_tiles
@@ -114,6 +114,22 @@ def test_factors_that_count_every_few_steps(every, monkeypatch):
         assert (info.eta, info.kl) == pytest.approx((done.eta, done.kl), rel=1e-6)
     for p, x in zip(params, tensors, strict=True):
         torch.testing.assert_close(p.detach(), torch.tensor(x.w).view(p.shape), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_page_counts_as_the_real_one(every, monkeypatch):
+    monkeypatch.setattr(kronecker, "COUNTED_EVERY", every)
+    monkeypatch.setattr(minimal, "COUNTED_EVERY", every)
+    generator = torch.Generator().manual_seed(2)
+    ours = [torch.nn.Parameter(torch.randn(4, 5, generator=generator, dtype=torch.float64)) for _ in range(2)]
+    page = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    real, short = AdaArturo(ours, lr=0.01), minimal.MinimalAdaArturo(page, lr=0.01)
+    for _, _ in zip(train(real, ours, 40), range(40), strict=True):
+        for p, q in zip(ours, page, strict=True):
+            q.grad = p.grad
+        short.step()
+    for p, q in zip(ours, page, strict=True):
+        torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-7, atol=1e-9)
 
 
 def kinds(**flags):

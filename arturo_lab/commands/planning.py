@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
     """
     Example:
         >>> [duration(seconds) for seconds in (0.2, 75, 3700, 86400, 18_835_200)]
-        ['1 s', '1 min 15 s', '1 h 2 min', '24 h', '218 days']
+        ['1 s', '1 min 15 s', '1 h 1 min', '24 h', '218 days']
     """
     whole = max(round(seconds), 1)
     if whole < 60:

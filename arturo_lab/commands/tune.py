@@ -35,7 +35,6 @@ from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training import loggers
 from arturo_lab.training.interrupt import interruptible
 from arturo_lab.training.train import available
-from arturo_lab.tuning.outcome import read_rows
 from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
 
 if TYPE_CHECKING:
@@ -173,6 +172,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
 
 def plan(options: Options, studies: Sequence[Search], data: Examples) -> Plan:
     """What the search takes at most; a study that is resumed or that gives configurations up early takes less."""
+    from arturo_lab.tuning.outcome import read_rows
+
     search, effort, folder = studies[0], options.effort, options.file.with_suffix("")
     judged, tested = search.config({}, 0, f"1/{search.folds}"), search.config({}, 0, fold=None)
     jobs, rows = options.pool.jobs or 1, folder / "trials.jsonl"  # what an earlier command finished

@@ -11,7 +11,8 @@ Three to ten seeds are few, and every choice here is made for that:
   assumption of normality alone. With fewer than three pairs there is no p at all.
 * **Several comparisons**: :func:`holm` over those that are made, which are fixed beforehand: each optimizer against one that
   was named, or all pairs. "The best of these means against the others" is not fixed beforehand: picking it and testing
-  k - 1 times finds differences where there are none in 7 to 12 % of cases at a level of 5 % (tests/lab/test_evidence.py).
+  k - 1 times finds differences where there are none in 6 to 11 % of cases at a level of 5 %, more often the more
+  optimizers are compared (tests/lab/test_evidence.py).
 * **Time to a target**: some runs never arrive, some were stopped early. The median of a Kaplan-Meier curve takes both as
   what they are (:func:`median_arrival`); a mean over those that arrived would not.
 """

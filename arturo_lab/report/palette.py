@@ -66,6 +66,11 @@ STYLES: dict[str, Style] = {
     "schedulefree-adamw": Style(*GREEN, SPARSE),
     "soap": Style(*BLACK, LONG_SHORT),
     "muon": Style(*SKY, LONG),
+    "adamw-warmup": Style(*GREEN, LONG),
+    "lamb": Style(*ORANGE, DASH_DOT_DOT),
+    "adabelief": Style(*ORANGE, LONG_SHORT),
+    "lion": Style(*PURPLE, SHORT),
+    "prodigy": Style(*PURPLE, SPARSE),
 }
 
 

@@ -105,14 +105,21 @@ def difference_cell(difference: Difference | None, metric: ShownMetric) -> Cell:
     if difference.estimate is None:
         return Cell(f"{difference.won} won, {difference.lost} lost", detail=p, fields=fields)
     estimate = difference.estimate
-    text = signed(estimate.mean, metric)
+    digits = difference_digits(difference, metric)
+    text = signed(estimate.mean, metric, digits)
     if estimate.half_width is not None:
-        text += f" ± {metric.scale * estimate.half_width:.{metric.digits(estimate.mean)}f}"
+        text += f" ± {metric.scale * estimate.half_width:.{digits}f}"
         fields |= {
             "difference_low": estimate.mean - estimate.half_width,
             "difference_high": estimate.mean + estimate.half_width,
         }
     return Cell(text, estimate.mean, p, fields=fields)
+
+
+def difference_digits(difference: Difference, metric: ShownMetric) -> int:
+    """Those of the results that differ: a small difference has no more decimals than they have."""
+    means = [of.estimate.mean for of in (difference.one, difference.other) if of.estimate is not None]
+    return metric.digits(max(means, key=abs, default=0.0))
 
 
 def loss_cell(variant: Variant) -> Cell:
@@ -176,9 +183,9 @@ def pairs_table(section: Section, comparison: Comparison) -> Table:
             gap = Cell("-")
         else:
             width = estimate.half_width
-            text = metric.text(abs(estimate.mean)) + (
-                "" if width is None else f" ± {metric.scale * width:.{metric.digits(estimate.mean)}f}"
-            )
+            digits = difference_digits(difference, metric)
+            text = f"{metric.scale * abs(estimate.mean):.{digits}f}"
+            text += "" if width is None else f" ± {metric.scale * width:.{digits}f}"
             gap = Cell(text, abs(estimate.mean), fields={"half_width": width})
         p = number(difference.p, p_value(difference.p, difference.pairs).removeprefix("p = "))
         rows.append((words(one.label), words(other.label), gap, p, number(difference.pairs, str(difference.pairs)),

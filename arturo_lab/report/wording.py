@@ -54,14 +54,14 @@ def estimate_fields(estimate: Estimate | None) -> dict[str, float | int | None]:
     }
 
 
-def signed(value: float, metric: ShownMetric) -> str:
-    """A difference, with a sign that is as wide as a plus.
+def signed(value: float, metric: ShownMetric, digits: int | None = None) -> str:
+    """A difference, with a sign that is as wide as a plus, and as many decimals as what differs.
 
     Example:
         >>> signed(0.0123, ShownMetric()), signed(-0.0123, ShownMetric()), signed(0.0, ShownMetric())
         ('+1.23', '−1.23', '0.00')
     """
-    text = f"{metric.scale * value:+.{metric.digits(value)}f}"
+    text = f"{metric.scale * value:+.{metric.digits(value) if digits is None else digits}f}"
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: 
     """The last process alone is asked to stop, and all do; they go on, and the numbers are those of one process."""
     digits = loading.load("digits")
     config = RunConfig.for_task("digits-cnn", optimizer, epochs=3, subset=65, batch_size=32, parallel=parallel)
-    expected = train(replace(config, parallel=None), digits)  # batches of 32, 32 and 1: too few images for two processes
+    expected = train(config.changed(parallel=None), digits)  # batches of 32, 32 and 1: too few images for two processes
     asked = 0
 
     def stop() -> bool:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,6 +27,7 @@ number = st.floats(-100, 100).map(lambda x: round(x, 3))
 sample = st.lists(number, min_size=2, max_size=6)
 
 
+@settings(deadline=None)
 @given(sample)
 def test_estimate(values: list[float]) -> None:
     estimate = Estimate.of(values)
@@ -41,6 +42,7 @@ def test_estimate_of_a_diverged_run_is_not_a_number() -> None:
 # --- interval
 
 
+@settings(deadline=None)
 @given(sample, st.floats(-50, 50), st.floats(0.1, 10))
 def test_interval_is_scipys_and_moves_with_the_values(values: list[float], shift: float, scale: float) -> None:
     low, high = Estimate.of(values).interval
@@ -73,6 +75,7 @@ def test_no_n_seeds_carry_less_than_their_signs() -> None:
         assert smallest_p(n) <= level and (n == 3 or smallest_p(n - 1) > level)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_sign_test_is_scipys(won: int, lost: int) -> None:
     expected = 1.0 if won + lost == 0 else stats.binomtest(won, won + lost).pvalue
@@ -83,6 +86,7 @@ def test_sign_test_is_scipys(won: int, lost: int) -> None:
 # --- paired test
 
 
+@settings(deadline=None)
 @given(st.lists(number, min_size=2, max_size=8))
 def test_paired_t_test_is_scipys(differences: list[float]) -> None:
     if np.std(differences) < 1e-6:
@@ -108,6 +112,7 @@ def test_t_test_keeps_its_level_where_there_is_no_difference() -> None:
 # --- Holm
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_holm(p_values: list[float]) -> None:
     adjusted = holm(p_values)
@@ -145,7 +150,7 @@ def false_alarms(n: int, k: int, comparisons: str, trials: int = 2000) -> float:
 
 @pytest.mark.parametrize(("n", "k"), [(5, 5), (5, 8), (10, 8)])
 def test_the_best_by_the_same_means_gives_false_alarms(n: int, k: int) -> None:
-    """7 to 12 % where 5 % were promised, Holm's correction included: why nothing is compared with "the best"."""
+    """7 to 11 % where 5 % were promised, Holm's correction included: why nothing is compared with "the best"."""
     assert 0.065 < false_alarms(n, k, "best") < 0.125
 
 
@@ -158,11 +163,13 @@ def test_comparisons_that_were_fixed_keep_their_level(n: int, k: int, comparison
 # --- time to target
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9))
 def test_median_without_censoring_is_the_median(times: list[int]) -> None:
     assert median_arrival([Arrival(t, True) for t in times]) == np.median(times)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_size=8))
 def test_median_is_where_scipys_survival_curve_crosses_a_half(pairs: list[tuple[int, bool]]) -> None:
     arrivals = [Arrival(time, reached) for time, reached in pairs]
@@ -186,6 +193,7 @@ def test_those_that_never_arrive_count() -> None:
     assert median_arrival([]) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=8), st.floats(0, 1))
 def test_first_reached(values: list[float | None], target: float) -> None:
     index = first_reached(values, target)

@@ -13,7 +13,7 @@ from arturo_lab.report.evidence import Arrival, Estimate
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
 from arturo_lab.report.sections import Point, Section, Variant, sections
-from arturo_lab.report.tables import comparison_table, epoch_cell, target_cell
+from arturo_lab.report.tables import comparison_table, epoch_cell, pairs_table, target_cell
 from arturo_lab.runs.collection import read_runs
 
 
@@ -130,7 +130,22 @@ def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> N
     assert [a.reached for a in adamw.arrivals(1.5, "epochs")] == [True, False, True]
     table = comparison_table(section, compare(section))
     assert table.columns[1].heading == "bits [bits per byte]" and table.column("bits")[1].best
+    assert table.columns[2].heading == "against AdamW [bits per byte]"
     assert table.column("difference")[1].text.startswith("+0.2667 ± 0.1434")
+
+
+def test_a_small_difference_has_the_decimals_of_the_results(make_run, tmp_path: Path) -> None:
+    for seed in range(3):
+        for name, loss in (("adamw", 0.5), ("sgd", 0.4997)):
+            folder = make_run(tmp_path, name, seed, task="lm")
+            result = json.loads((folder / "result.json").read_text())
+            metric = {"name": "test_loss", "unit": "nats", "better": "lower"}
+            (folder / "result.json").write_text(json.dumps(result | {"test_loss": loss, "metric": metric}))
+    (section,) = read(tmp_path)
+    table = comparison_table(section, compare(section))
+    assert [cell.text for cell in table.column("difference")] == ["+0.0003 ± 0.0000", "reference"]
+    pairs = pairs_table(section, compare(section, "all"))
+    assert pairs.rows[0][2].text == "0.0003 ± 0.0000"
 
 
 def test_an_option_of_later_makes_no_other_variant(make_run, tmp_path: Path) -> None:
