@@ -179,7 +179,7 @@ class TrustRegionOptimizer(Optimizer):
         restarted = [tuple(p.shape) for group, p in members if self._unseal(group, p, self.state[p])]
         if restarted:
             warn(
-                f"the state of {len(restarted)} parameters starts anew: it was saved in tiles of another size, under another "
+                f"the state of {len(restarted)} parameters was reset: it was saved in tiles of another size, under another "
                 f"number of processes or another block. Their shapes: {', '.join(map(str, restarted[:5]))}"
                 f"{', ...' if len(restarted) > 5 else ''}"
             )

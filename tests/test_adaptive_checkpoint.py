@@ -153,7 +153,7 @@ def test_state_in_other_tiles_begins_anew(change, quadratic, snapshot):
     twins = quadratic.twins(params)
     resumed = AdaArturo(twins)
     count = 1 if change is lost_factor else 2
-    with pytest.warns(UserWarning, match=rf"^the state of {count} parameters starts anew.*shapes: \(4, 6\)") as given:
+    with pytest.warns(UserWarning, match=rf"^the state of {count} parameters was reset.*shapes: \(4, 6\)") as given:
         resumed.load_state_dict(state_dict)
     assert [w.filename for w in given] == [__file__]
     assert snapshot(resumed, twins[1:2]) == snapshot(optimizer, params[1:2])

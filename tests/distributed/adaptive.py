@@ -350,7 +350,7 @@ def save(rank: int, world: int, *, dtype: torch.dtype) -> None:
 
 
 def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: bool = True) -> None:
-    """On another number of processes: what has the same tiles carries over, the rest starts anew; training goes on."""
+    """On another number of processes: what has the same tiles carries over, the rest is reset; training continues."""
     model, optimizer = small(dtype, sharded)
     where = folder(str(source), dtype)
     expected = torch.load(where / "whole.pt")
@@ -371,7 +371,7 @@ def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: boo
             kept = same_tile or key in ("param", "start", "mean")
             assert torch.equal(x, (expected if kept else fresh)[name][key]), (name, key)
     assert anew == {1: {"2.weight"}, 3: {"0.weight", "2.weight"}, 4: {"0.weight", "2.weight"}}[world], anew
-    ours = [w for w in given if "starts anew" in str(w.message)]
+    ours = [w for w in given if "was reset" in str(w.message)]
     assert len(ours) == 1 and str(ours[0].message).startswith(f"the state of {len(anew)} parameters"), given
     for info in train_small(model, optimizer, 4, 8):
         same_on_all(info)
