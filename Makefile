@@ -1,4 +1,4 @@
-# `make run` and `make test` set up everything they need, once, in .venv.
+# `make run` and `make test` set up everything they need in .venv, once.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,10 +12,10 @@ STAMP := $(VENV)/.arturo-installed
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(STAMP)  ## the demo: SGD, AdamW, AdaArturo, arTuRO and arTuRO as published, on handwritten digits, 3 seeds, some two minutes
+run: $(STAMP)  ## the demo: SGD, AdamW, AdaArturo, arTuRO and arTuRO as published, on handwritten digits, 3 seeds, about two minutes
 	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adamw adaarturo arturo arturo-paper --seeds 3 --jobs 2
 
-test: $(STAMP)  ## all tests, on two workers of one thread each; a file stays with one of them
+test: $(STAMP)  ## all tests, on two workers with one thread each; a test file stays on one worker
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 25
 
 lint: $(STAMP)  ## ruff (rules and format) and mypy

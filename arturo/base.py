@@ -107,7 +107,7 @@ class TrustRegionOptimizer(Optimizer):
                 :class:`arturo.AdaArturo` has none and refuses it. Or a result of :func:`arturo.ggn_diagonal`; or a function
                 that takes the list of parameters and returns a tensor for each.
             model: the network with these parameters. Also gives them their names.
-            data: ``(x, y)``, or batches of them; a few thousand examples are enough.
+            data: ``(x, y)``, or batches of them; a few hundred examples are usually enough.
             loss: ``"cross_entropy"``, ``"binary_cross_entropy"``, ``"squared_error"``, or a function of outputs and targets.
             prior_precision: of the prior N(0, 1 / prior_precision). None: that of each group, or 0.0015 if they have none.
 
