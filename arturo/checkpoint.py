@@ -164,6 +164,6 @@ def refuse_other_surrogate(state_dict: Mapping[str, Any], groups: list[dict[str,
                 continue
             other = "kalman" if name != "kalman" else "one that keeps running averages"
         raise ValueError(
-            f"this state is that of surrogate={other!r}, but parameter group {i} has surrogate={name!r}: the state of one "
-            "cannot be made from that of the other. Load it into an optimizer with its surrogate, or start with a fresh one"
+            f"this state is of surrogate={other!r}, and parameter group {i} has surrogate={name!r}: the state of one cannot be "
+            "made from that of the other. Load it into an optimizer with its surrogate, or start with a fresh one"
         )

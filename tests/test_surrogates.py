@@ -263,7 +263,7 @@ def test_state_that_does_not_fit_its_group_is_refused(quadratic):
     quadratic.train(filtered, 1)
     quadratic.train(averaged, 1)
     mixed = {"state": filtered.state_dict()["state"], "param_groups": averaged.state_dict()["param_groups"]}
-    with pytest.raises(ValueError, match="this state is that of surrogate='kalman'"):
+    with pytest.raises(ValueError, match="this state is of surrogate='kalman'"):
         averaged.load_state_dict(mixed)
     filtered.param_groups[0]["surrogate"] = "adam"
     with pytest.raises(RuntimeError, match="cannot change in a run"):
