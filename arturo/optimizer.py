@@ -177,7 +177,7 @@ class Arturo(TrustRegionOptimizer):
                     state.update(initial_state(group, p))
                 elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                     raise RuntimeError(
-                        f"surrogate={group['surrogate']!r} found the state of another surrogate: it cannot change during a run"
+                        f"surrogate={group['surrogate']!r} found the state of another surrogate: it cannot change in a run"
                     )
                 if self._info is None:
                     self._make_info(p.device)
