@@ -144,7 +144,7 @@ def lost_factor(state_dict):
 
 @pytest.mark.parametrize("change", [changed_block, changed_covariance, lost_factor])
 def test_state_in_other_tiles_begins_anew(change, quadratic, snapshot):
-    """The matrix as in a fresh optimizer, with one warning to the line that loads; the vector goes on."""
+    """The matrix as in a fresh optimizer, with one warning to the line that loads; the vector keeps its state."""
     params = quadratic.params([(4, 6), (5,), (6, 4)])
     optimizer = AdaArturo(params)
     quadratic.train(optimizer, 3)
