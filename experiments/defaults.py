@@ -22,6 +22,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ def train(
     }
 
 
+def shortened(problem: Problem, part: float) -> Problem:
+    return replace(problem, steps=round(part * problem.steps), seconds=part * problem.seconds)
+
+
 def tenths(losses: list[float]) -> list[float]:
     """The mean over each tenth of the run: enough to see how it went."""
     bounds = [len(losses) * i // 10 for i in range(11)]
@@ -182,6 +187,7 @@ def parse_arguments() -> argparse.Namespace:
         help="evaluate on the test set, or on a fold (with --report any that has rows)",
     )
     parser.add_argument("--loss-scale", type=float, default=1.0, metavar="X", help="multiply the loss by X before backward()")
+    parser.add_argument("--length", type=float, default=1.0, metavar="X", help="train for this part of a problem's steps")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/adaptive/defaults.jsonl"))
     parser.add_argument("--again", action="store_true", help="repeat finished runs; the newer line counts")
@@ -203,7 +209,8 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     ledger = Ledger(arguments.out)
-    cells = [(problems(arguments.split)[name], run) for name in arguments.problems for run in arguments.variants]
+    every = {name: shortened(problem, arguments.length) for name, problem in problems(arguments.split).items()}
+    cells = [(every[name], run) for name in arguments.problems for run in arguments.variants]
     # Seeds outermost: an interrupted comparison has every variant on the same seeds.
     jobs = [(problem, run, seed) for seed in range(arguments.seeds) for problem, run in cells]
 

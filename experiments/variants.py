@@ -24,6 +24,10 @@ class Variant(Optimizer):
             noise alone gives), a number gamma (cap, length times phi^gamma), or "knee:c" (cap, length times phi / (phi + c)).
         vector: size of 1-d tensors: a number, or "travelled" (their root mean square distance from the start, at least 0.1).
         block: sides longer than this are cut into blocks ("cut") or left unturned ("leave").
+        piece: the longest block that a cut side has; None: as `block`.
+        factors: steps between two products for the factors.
+        student: "SCOPE:nu", a filter with Student's noise: an innovation of z standard deviations gets the weight
+            min(1, (nu + 1) / (nu + z^2)). z^2 is that of an "entry", or the mean over a "tile", a "tensor" or "all" of them.
         tall: a matrix with more than this many rows per column is left on the diagonal (embeddings).
         shrink: multiply matrices by sqrt(1 - (length tau)^2), the anchor of an Ornstein-Uhlenbeck drift; "noise": times
             (2 - K) / K for the part that is noise, whose filtered steps add up.
@@ -37,12 +41,12 @@ class Variant(Optimizer):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.87, 0.99), eps: float = 1e-3,
-        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = "cap", vector: Any = 0.1, block: int = 1200,
-        long: str = "leave", tall: float = math.inf, refresh: int = 10, factors: int = 1, beta_basis: float = 0.97,
-        shrink: Any = False, consistent: bool = False, region: str = "global", noise: str = "learned", size: str = "current",
-        robust: float = 0.0, least: float = 0.1, start: str = "1", level: bool = False, exponent_floor: float = 0.01,
-        moment: str = "central",
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995), eps: float = 1e-3,
+        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = 0.25, vector: Any = "travelled", block: int = 128,
+        long: str = "cut", piece: int | None = None, tall: float = 8, refresh: int = 10, factors: int = 1,
+        beta_basis: float = 0.97, shrink: Any = "noise", consistent: bool = False, region: str = "global",
+        noise: str = "learned", size: str = "current", student: str | None = None, least: float = 1.0, start: str = "eigh",
+        level: bool = False, exponent_floor: float = 0.01, moment: str = "central",
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
@@ -63,11 +67,19 @@ class Variant(Optimizer):
                 state["blocks"] = blocks(p, o)
                 state["start"] = p.clone()
                 state["initial"] = p.square().mean().sqrt().item()
-            size = tensor_size(p, state, o)
-            g, w = matrix(p.grad), matrix(p)
+            state["size"] = tensor_size(p, state, o)
+            g = matrix(p.grad)
+            for block in state["blocks"]:
+                innovate(block, g[slice(*block["rows"]), slice(*block["columns"])], o)
+        surprises = self.surprises(gain, o)
+        for p in o["params"]:
+            if p.grad is None:
+                continue
+            state, w = self.state[p], matrix(p)
+            size = state["size"]
             for block in state["blocks"]:
                 part = (slice(*block["rows"]), slice(*block["columns"]))
-                observe(block, g[part], gain, ahead, self.t, o)
+                observe(block, gain, ahead, self.t, o, surprises.get(id(block), 1.0))
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
                 if o["moment"].startswith("sum:"):
                     s = (block["r"] + (block["M"] / float(o["moment"][4:])).square()).sqrt()
@@ -91,6 +103,26 @@ class Variant(Optimizer):
                 grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
                 w.mul_(math.sqrt(max(1 - (tau * length) ** 2 * spent * grown, 0.0)))
             w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)
+
+    def surprises(self, gain: float, o: dict[str, Any]) -> dict[int, Any]:
+        """The weight of each block's innovation."""
+        if o["student"] is None or self.t == 1:
+            return {}
+        scope, nu = o["student"].split(":")
+        rows = [
+            (p, block, self.state[p]["size"], block["r"].sqrt() + (o["eps"] * block["r"].sqrt().mean() + 1e-30))
+            for p in o["params"] if p.grad is not None for block in self.state[p]["blocks"]
+        ]  # fmt: skip
+        weight = lambda z2: (float(nu) + 1) / (float(nu) + z2)  # noqa: E731
+        if scope == "entry":
+            return {id(b): weight(b["E"].square() / s.square() * (1 - gain)).clamp(max=1) for _, b, _, s in rows}
+        sums: dict[Any, list[float]] = {}
+        key = {"tile": lambda p, b: id(b), "tensor": lambda p, b: id(p), "all": lambda p, b: 0}[scope]
+        for p, b, size, s in rows:
+            have = sums.setdefault(key(p, b), [0.0, 0.0])
+            have[0] += size * (b["E"].square() / s).sum().item() * (1 - gain)
+            have[1] += size * s.sum().item()
+        return {id(b): min(1.0, weight(sums[key(p, b)][0] / max(sums[key(p, b)][1], 1e-300))) for p, b, _, _ in rows}
 
     def length(self, budget: float, pull: float, noise: float, K: float, o: dict[str, Any]) -> tuple[float, float]:
         k = math.sqrt(budget / max(pull, 1e-300))
@@ -143,12 +175,14 @@ def matrix(x: Tensor) -> Tensor:
 def blocks(p: Tensor, o: dict[str, Any]) -> list[dict[str, Any]]:
     a, b = matrix(p).shape
     turn = o["kronecker"] and p.ndim >= 2 and a <= o["tall"] * b
-    size, cut = o["block"], o["long"] == "cut"
+    size, cut, piece = o["block"], o["long"] == "cut", o["piece"] or o["block"]
 
     def spans(n: int) -> list[tuple[int, int]]:
         if n <= size or not cut or not turn:
             return [(0, n)]
-        count = math.ceil(n / size)
+        count = next((c for c in range(math.ceil(n / piece), 4 * math.ceil(n / piece) + 1) if n % c == 0), 0)
+        if count == 0:  # as the library: nothing near divides it
+            return [(0, n)]
         return [(n * i // count, n * (i + 1) // count) for i in range(count)]
 
     return [
@@ -159,35 +193,36 @@ def blocks(p: Tensor, o: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def observe(block: dict[str, Any], g: Tensor, gain: float, ahead: float, t: int, o: dict[str, Any]) -> None:
+def innovate(block: dict[str, Any], g: Tensor, o: dict[str, Any]) -> None:
+    """The innovation, in the basis; a block's first gradient makes the basis."""
     if "M" not in block:
         for side in block["sides"]:
             product = g @ g.T if side == "L" else g.T @ g
             Q = start_basis(product, o["start"])
             block["Q" + side] = Q
             block[side] = Q.T @ product @ Q
-        block["M"] = turned(g, block).clone()
-        block["r"] = block["M"].square()
-        if o["level"]:
-            block["E2"] = block["r"].clone()
-        return
-    e = turned(g, block) - block["M"]
+        block["M"] = torch.zeros_like(g)
+        block["r"] = torch.zeros_like(g)
+    block["E"] = turned(g, block) - block["M"]
+
+
+def observe(block: dict[str, Any], gain: float, ahead: float, t: int, o: dict[str, Any], weight: Any) -> None:
+    e = block.pop("E")
     if o["level"]:
         block["E2"] = e.square()
+    if t == 1:
+        block["M"], block["r"] = e, e.square()
+        return
     beta = o["betas"][1]
-    if o["robust"]:
-        e = e / (1 + e.square() / (o["robust"] * block["r"] * (1 + ahead) + 1e-30)).sqrt()
-    variance = (
-        (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead if math.isfinite(ahead) else 1.0)
-    )
+    variance = (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead)
     block["r"].lerp_(variance, (1 - beta) / (1 - beta**t))
     due = t % o["refresh"] == 0 or t in (2, 5)
-    if t % o["factors"] == 0 or due:
-        b = o["beta_basis"] ** (o["factors"] if t > 10 else 1)
-        weight = (1 - b) / (1 - o["beta_basis"] ** t)
+    if t % o["factors"] == 0 or t <= 5:
+        steps = o["factors"] if t > 5 else 1
+        b = (1 - o["beta_basis"] ** steps) / (1 - o["beta_basis"] ** t)
         for side in block["sides"]:
-            block[side].lerp_(e @ e.T if side == "L" else e.T @ e, min(weight, 1.0))
-    block["M"].add_(e, alpha=gain)
+            block[side].lerp_(e @ e.T if side == "L" else e.T @ e, min(b, 1.0))
+    block["M"].add_(e * (gain * weight))
     if due:
         for side in block["sides"]:
             refresh(block, side)
