@@ -15,7 +15,7 @@ from arturo.adaptive_state import initial_state
 from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
@@ -95,7 +95,7 @@ class AdaArturo(TrustRegionOptimizer):
             )
         super().__init__(params, ADAPTIVE.chosen(locals()))
 
-    def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
+    def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
         sampling.refuse_draws(group["params"])
         lr = group["lr"]
@@ -141,7 +141,7 @@ class AdaArturo(TrustRegionOptimizer):
     def _take_step(self) -> None:
         members = [(p, group) for group in self.param_groups for p in group["params"]]
         shards, start = sharding.find(self.param_groups), 0
-        rows: list[Row] = []
+        rows: list[AdaptiveRow] = []
         for group in self.param_groups:
             self._init_group(group, rows, start, shards)
             start += len(group["params"])

@@ -17,7 +17,7 @@ from torch import Tensor
 from arturo import sharding
 from arturo.adaptive_state import grid_of, least_size
 from arturo.kernels.adaptive.choice import kernels
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import learned
 
@@ -27,7 +27,7 @@ SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
 
 def row_of(
     group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None
-) -> Row:
+) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
     least = least_size(p)
@@ -44,7 +44,7 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = learned.filter_gain(group["betas"][0], t)
-    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
+    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
 
 
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -57,7 +57,7 @@ Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
-def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
+def take_step(rows: Sequence[AdaptiveRow], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
     """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
     if not (info.is_cpu and type(info) is Tensor and all(row.on_host for row in rows)):
         outcome = _step(rows, info, shards, members)
@@ -69,7 +69,7 @@ def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None,
     return bool(numbers[-1] > 0)
 
 
-def _step(rows: Sequence[Row], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
+def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
     """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
     passes, xp = kernels(rows), learned.namespace(info)
     rows = [row for kernel in passes for row in kernel.rows]
@@ -109,7 +109,7 @@ class Numbers(NamedTuple):
     anchored: Vector  # 1, of a vector 0
 
     @classmethod
-    def of(cls, rows: Sequence[Row], info: Vector) -> Numbers:
+    def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
             (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
             for row in rows
@@ -131,7 +131,7 @@ class Region(NamedTuple):
 
 
 def region(
-    rows: Sequence[Row],
+    rows: Sequence[AdaptiveRow],
     numbers: Numbers,
     sums: Sequence[Tensor],
     info: Vector,
@@ -176,7 +176,7 @@ def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
     return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 4))
 
 
-def count(rows: Sequence[Row]) -> None:
+def count(rows: Sequence[AdaptiveRow]) -> None:
     """One more step in every row's state."""
     steps = [row.state["step"] for row in rows if row.alive is None]
     if steps:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 
 
 class Kernel(Protocol):
     @property
-    def rows(self) -> Sequence[Row]: ...
+    def rows(self) -> Sequence[AdaptiveRow]: ...
 
     def observe(self) -> Tensor: ...
 

@@ -13,23 +13,23 @@ from arturo.kernels.adaptive.eager import Eager
 from arturo.kernels.adaptive.foreach import Foreach
 from arturo.kernels.adaptive.native import Native
 from arturo.kernels.adaptive.native_tiles import NativeTiles
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.adaptive.tiles import Tiles
 
 
-def kernels(rows: Sequence[Row]) -> list[Kernel]:
+def kernels(rows: Sequence[AdaptiveRow]) -> list[Kernel]:
     """All rows, each in one of them."""
-    chosen: dict[Callable[[Sequence[Row]], Kernel], list[Row]] = {}
+    chosen: dict[Callable[[Sequence[AdaptiveRow]], Kernel], list[AdaptiveRow]] = {}
     for row in rows:
         chosen.setdefault(_turned(row) if row.grid is not None else _diagonal(row), []).append(row)
     return [kernel(some) for kernel, some in chosen.items()]
 
 
-def _turned(row: Row) -> Callable[[Sequence[Row]], Kernel]:
+def _turned(row: AdaptiveRow) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
     return NativeTiles if _may_be_native(row) and native_tiles.takes(row) else Tiles
 
 
-def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
+def _diagonal(row: AdaptiveRow) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
     """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
     if _may_be_native(row):
         return Native if native.takes(row) else Eager
@@ -44,7 +44,7 @@ def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
     return Foreach if chosen else Eager
 
 
-def _may_be_native(row: Row) -> bool:
+def _may_be_native(row: AdaptiveRow) -> bool:
     group = row.group
     if group["foreach"] is not None or group["fused"] is False or group["capturable"] or not row.mean.is_cpu:
         return False

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from arturo.kernels import compiled, native
 from arturo.kernels.adaptive import eager
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 
 class Compiled:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.rows = rows
         self.flat = [_flat(row) for row in rows]  # None: the eager loop's
 
@@ -48,7 +48,7 @@ class Compiled:
                 row.param.copy_(row.mean)
 
 
-def _flat(row: Row) -> tuple[Tensor | None, ...] | None:
+def _flat(row: AdaptiveRow) -> tuple[Tensor | None, ...] | None:
     """Gradient, mean, M, r and start as vectors; None where they do not lie alike."""
     tensors = [row.mean, row.grad, row.state["M"], row.state["r"], *(() if row.start is None else (row.start,))]
     if not compiled._alike([row.param, *tensors]):
@@ -57,7 +57,7 @@ def _flat(row: Row) -> tuple[Tensor | None, ...] | None:
     return grad, mean, M, r, start[0] if start else None
 
 
-def _numbers(row: Row, values: Sequence[Any]) -> list[Tensor]:
+def _numbers(row: AdaptiveRow, values: Sequence[Any]) -> list[Tensor]:
     device = row.mean.device
     return [compiled._number(x, device, sum_dtype(device)).to(device) for x in values]
 

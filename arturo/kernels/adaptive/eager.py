@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
 
 
 class Eager:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.rows = rows
 
     def observe(self) -> Tensor:
@@ -25,7 +25,7 @@ class Eager:
             move(row, *numbers)
 
 
-def observe(row: Row) -> Tensor:
+def observe(row: AdaptiveRow) -> Tensor:
     """An entry that is not finite, or too large to square, is a missing observation: no innovation, no news of the noise."""
     if row.mean.dtype != row.param.dtype:
         follow_parameter(row.mean, row.param, row.alive)
@@ -44,18 +44,18 @@ def observe(row: Row) -> Tensor:
     return sums(row, missing)
 
 
-def sums(row: Row, missing: Tensor) -> Tensor:
+def sums(row: AdaptiveRow, missing: Tensor) -> Tensor:
     M, s = row.read("M"), row.noise_scale()
     away = row.mean if row.start is None else row.mean - row.start
     dtype = sum_dtype(row.mean.device)
     return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, M / s * M)), missing.to(dtype)])
 
 
-def move(row: Row, keep: Any, length: Any) -> None:
+def move(row: AdaptiveRow, keep: Any, length: Any) -> None:
     shift(row, row.read("M") / row.noise_scale(), keep, length)
 
 
-def shift(row: Row, step: Tensor, keep: Any, length: Any) -> None:
+def shift(row: AdaptiveRow, step: Tensor, keep: Any, length: Any) -> None:
     """mean <- keep mean - length step, and the parameter after it."""
     if row.alive is not None:
         step = torch.where(row.alive, step, 0.0)

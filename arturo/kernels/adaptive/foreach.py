@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels.adaptive import eager
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
@@ -22,7 +22,7 @@ HOST_ENTRIES = 1 << 17
 
 
 class Foreach:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.lists = list(_lists(rows))
         self.rows = [row for rows in self.lists for row in rows]
 
@@ -37,15 +37,15 @@ class Foreach:
             _move(rows, keep[here], length[here])
 
 
-def _lists(rows: Sequence[Row]) -> Iterator[list[Row]]:
+def _lists(rows: Sequence[AdaptiveRow]) -> Iterator[list[AdaptiveRow]]:
     """Rows that share options, step and device, in their order, cut where a list gets long."""
-    kinds: dict[Any, list[Row]] = {}
+    kinds: dict[Any, list[AdaptiveRow]] = {}
     for row in rows:
         step = id(row.state["step"]) if isinstance(row.t, Tensor) else row.t
         kinds.setdefault((id(row.group), step, row.mean.device, row.mean.dtype, row.start is None), []).append(row)
     for alike in kinds.values():
         most = HOST_ENTRIES if alike[0].mean.device.type == "cpu" else ENTRIES
-        some: list[Row] = []
+        some: list[AdaptiveRow] = []
         for row in alike:
             if some and sum(x.mean.numel() for x in some) + row.mean.numel() > most:
                 yield some
@@ -54,7 +54,7 @@ def _lists(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield some
 
 
-def _observe(rows: list[Row]) -> Tensor:
+def _observe(rows: list[AdaptiveRow]) -> Tensor:
     for row in rows:
         if row.mean.dtype != row.param.dtype:
             follow_parameter(row.mean, row.param, row.alive)
@@ -90,7 +90,7 @@ def _observe(rows: list[Row]) -> Tensor:
     return torch.stack([*columns, torch.stack(missing).to(dtype)], 1)
 
 
-def _noise_scales(rows: list[Row]) -> list[Tensor]:
+def _noise_scales(rows: list[AdaptiveRow]) -> list[Tensor]:
     """:func:`arturo.surrogates.learned.noise_scale` of each, and its least."""
     s = torch._foreach_mul([row.state["M"] for row in rows], learned.SURE)
     torch._foreach_mul_(s, s)
@@ -101,7 +101,7 @@ def _noise_scales(rows: list[Row]) -> list[Tensor]:
     return list(s)
 
 
-def _move(rows: list[Row], keep: Any, length: Any) -> None:
+def _move(rows: list[AdaptiveRow], keep: Any, length: Any) -> None:
     step = torch._foreach_div([row.state["M"] for row in rows], _noise_scales(rows))
     mean = [row.mean for row in rows]
     if rows[0].alive is not None:

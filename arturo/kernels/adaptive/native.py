@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels import native
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.surrogates import learned
 
 OBSERVE, MOVE = range(2)
@@ -31,8 +31,8 @@ class Table(NamedTuple):
 class Native:
     """Rows that :func:`takes` takes."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        kinds: dict[int, list[Row]] = {}
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
+        kinds: dict[int, list[AdaptiveRow]] = {}
         for row in rows:
             kinds.setdefault(_FORMAT_OF[row.param.dtype, row.mean.dtype, row.state["M"].dtype], []).append(row)
         self.rows = [row for alike in kinds.values() for row in alike]
@@ -61,7 +61,7 @@ class Native:
             at += table.rows
 
 
-def takes(row: Row) -> bool:
+def takes(row: AdaptiveRow) -> bool:
     """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
     param, grad, mean, M, r, start = row.param, row.grad, row.mean, row.state["M"], row.state["r"], row.start
     if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype or type(grad) not in native.PLAIN:
@@ -78,7 +78,7 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
     return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
 
 
-def _records(rows: Sequence[Row], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
+def _records(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
     records = ctypes.create_string_buffer(_RECORD.size * len(rows))
     for i, row in enumerate(rows):
         state, start = row.state, row.start

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arturo.kernels import native
 from arturo.kernels.adaptive import tiles
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
@@ -30,7 +30,7 @@ _TURNED_AT, _FACTORS_AT = 4 * 8, 20 * 8
 class Part(NamedTuple):
     """``tiles`` tiles of a row from ``first`` on; ``place`` is that of its first tile among the tiles of all rows."""
 
-    row: Row
+    row: AdaptiveRow
     grad: Tensor  # row by row
     mean: Tensor  # row by row: a copy where the row's is not
     first: int
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     place: int
 
 
-def takes(row: Row) -> bool:
+def takes(row: AdaptiveRow) -> bool:
     """Whether C++ can reach the tensors."""
     state = row.state["M"], row.state["r"]
     return (
@@ -100,8 +100,8 @@ class Batch:
 class NativeTiles:
     """Rows that :func:`takes` takes."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        kinds: dict[Any, list[Row]] = {}
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
+        kinds: dict[Any, list[AdaptiveRow]] = {}
         for row in rows:
             assert row.grid is not None
             kinds.setdefault((row.grid[2:], row.mean.dtype), []).append(row)  # sides of a tile, and which of them turn
@@ -160,7 +160,7 @@ class NativeTiles:
             at += part.tiles
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[tuple[list[Part], int]]:
+def _batches(rows: Sequence[AdaptiveRow]) -> Iterator[tuple[list[Part], int]]:
     """Parts and the number of the first one's row. Rows of equal tiles stand together; a long row is cut."""
     batch: list[Part] = []
     size = number = place = 0
@@ -186,5 +186,5 @@ def _batches(rows: Sequence[Row]) -> Iterator[tuple[list[Part], int]]:
         yield batch, number
 
 
-def _alike(a: Row, b: Row) -> bool:
+def _alike(a: AdaptiveRow, b: AdaptiveRow) -> bool:
     return a.grid is not None and b.grid is not None and a.grid[2:] == b.grid[2:] and a.mean.dtype == b.mean.dtype

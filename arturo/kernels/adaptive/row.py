@@ -16,7 +16,7 @@ from arturo.surrogates import learned
 ROUNDINGS = ("M", "r", "L", "R", "Q_L", "Q_R")  # buffers in bfloat16, by the number of their rounding bits
 
 
-class Row(NamedTuple):
+class AdaptiveRow(NamedTuple):
     """This process's part of one parameter, complex numbers as pairs of reals, and the numbers of its step."""
 
     param: Tensor
