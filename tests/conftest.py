@@ -56,9 +56,10 @@ def _table(arturo, adaptive):
     return ours | {f"AdaArturo-{name}": (AdaArturo, {"lr": 0.01, **options}) for name, options in adaptive.items()}
 
 
-# What both optimizers owe to torch and to their user is asked of both: test_contract.py, test_hooks.py, test_arguments.py.
+# What both optimizers owe to torch and to their user is asked of both; files named after AdaArturo have what it alone does.
 EVERY = _table(CONFIGURATIONS, ADAPTIVE)
-WAYS = _table(KERNELS, {name: ADAPTIVE[name] for name in ("kronecker", "diagonal", "capturable", "tiles")})
+GEOMETRIES = ("kronecker", "kronecker-loop", "diagonal", "diagonal-foreach", "capturable", "tiles")
+WAYS = _table(KERNELS, {name: ADAPTIVE[name] for name in GEOMETRIES})
 
 
 class Recipe:
@@ -101,7 +102,7 @@ def adaptive(request) -> dict:
     return {"lr": 0.01, **copy.deepcopy(ADAPTIVE[request.param])}
 
 
-@pytest.fixture(params=["kronecker", "kronecker-loop", "diagonal", "diagonal-foreach", "capturable", "tiles"])
+@pytest.fixture(params=GEOMETRIES)
 def geometry(request) -> dict:
     """The ways of AdaArturo to take a step, for corners that depend on nothing else."""
     return {"lr": 0.01, **ADAPTIVE[request.param]}

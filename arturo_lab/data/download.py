@@ -103,9 +103,9 @@ def _complete(part: Path, url: str, file: RemoteFile, report: Progress) -> None:
             return
         part.unlink()  # what an earlier call had left was not the beginning of this file
     if not _fill(part, url, file, report):
-        found = sha256(part)
+        digest = sha256(part)
         part.unlink()
-        raise DownloadError(f"{url}: wrong checksum: sha256 is {found}, expected {file.sha256}; what came was thrown away")
+        raise DownloadError(f"{url}: wrong checksum: sha256 is {digest}, expected {file.sha256}; what came was thrown away")
 
 
 def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:

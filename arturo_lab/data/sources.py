@@ -205,14 +205,14 @@ def first(name: str, train: int, test: int) -> DataSet:
 
     def read(place: Path) -> Examples:
         entry = DATA[name]
-        found = as_examples(f"{name}-{train}", entry, entry.read(place))
-        check_digest(name, entry, found, place)
+        examples = as_examples(f"{name}-{train}", entry, entry.read(place))
+        check_digest(name, entry, examples, place)
         return replace(
-            found,
-            train_inputs=found.train_inputs[:train],
-            train_targets=found.train_targets[:train],
-            test_inputs=found.test_inputs[:test],
-            test_targets=found.test_targets[:test],
+            examples,
+            train_inputs=examples.train_inputs[:train],
+            train_targets=examples.train_targets[:train],
+            test_inputs=examples.test_inputs[:test],
+            test_targets=examples.test_targets[:test],
         )
 
     return replace(whole, title=f"{whole.title}, {train:,} images", read=read, examples=train, digest=None)

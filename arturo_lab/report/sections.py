@@ -56,8 +56,8 @@ class Variant:
     @cached_property
     def values(self) -> dict[int, float]:
         """The last epoch's metric by seed, of finished runs."""
-        found = {run.config["seed"]: final_value(run.result, self.metric) for run in self.finished}
-        return {seed: value for seed, value in found.items() if value is not None}
+        by_seed = {run.config["seed"]: final_value(run.result, self.metric) for run in self.finished}
+        return {seed: value for seed, value in by_seed.items() if value is not None}
 
     @property
     def estimate(self) -> Estimate | None:
