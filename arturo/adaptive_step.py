@@ -22,7 +22,7 @@ from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
-SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
+SHARE_EXPONENT = 0.125  # gamma of arturo.surrogates.learned.reach
 
 
 def row_of(
@@ -74,9 +74,10 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     passes, xp = kernels(rows), learned.namespace(info)
     rows = [row for kernel in passes for row in kernel.rows]
     numbers = Numbers.of(rows, info)
-    # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
+    # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
     sums = [kernel.observe() for kernel in passes]
-    # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
+    # Filter:  M += K trust(z^2) E;  per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s,
+    # N = sum sigma s K / (2 - K)
     at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
@@ -86,11 +87,11 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     spent = xp.where(k > 0, k * k * at.A / at.B, 0.0)
     keep = xp.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
     keep = xp.where(numbers.anchored > 0, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
-    length = PER_LR * k * numbers.lr * at.sigma
+    length, gain = PER_LR * k * numbers.lr * at.sigma, numbers.gain * at.trust
     first = 0
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
-        kernel.move(keep[here], length[here])
+        kernel.move(keep[here], length[here], gain[here])
     count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
@@ -104,6 +105,7 @@ class Numbers(NamedTuple):
     lr: Vector
     decay: Vector
     gain: Vector
+    share: Vector  # of a squared innovation that is noise
     least: Vector  # size
     entries: Vector
     anchored: Vector  # 1, of a vector 0
@@ -111,16 +113,17 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.mean.numel(), row.start is None)
             for row in rows
         ]
         return cls(*columns(lines, info, len(cls._fields)))
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes: numbers, but for ``sigma``."""
+    """The sums behind the trust region, over all processes: numbers, but for ``sigma`` and ``trust``."""
 
     sigma: Vector  # size of each row's tensor
+    trust: Vector  # in each row's innovation
     B: Any
     A: Any
     N: Any
@@ -140,40 +143,44 @@ def region(
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     xp = learned.namespace(info)
-    squares, S, A, missing = joined(sums, info).T
-    N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
-    table = xp.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
+    squares, S, MM, ME, EE, missing = joined(sums, info).T
+    # Everything that is added up, such that A and z^2 follow from sums:  A = MM + 2 w K ME + (w K)^2 EE,  z^2 = share EE / S
+    N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
+    table = xp.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, numbers.least, numbers.lr], 1)
     if any(row.alive is not None for row in rows):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive.unsqueeze(1), table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a line for each parameter, whether or not this process has something of it
-        whole: Any = np.zeros((len(members), 7)) if xp is np else info.new_zeros(len(members), 7)
+        whole: Any = np.zeros((len(members), 9)) if xp is np else info.new_zeros(len(members), 9)
         for i, row in enumerate(rows):
             if row.counted:
-                whole[row.number] = table[i, :7]
+                whole[row.number] = table[i, :9]
         whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
         known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2).T
         table, order = xp.concatenate([whole, known], 1), places
     elif places != sorted(places):  # sums must not depend on which kernel took which row
         table = xp.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
         order = [sorted(places).index(place) for place in places]
-    squares, S, A, N, weighted, skipped, entries, least, lr = table.T
+    squares, S, N, MM, ME, kept, noise, skipped, entries, least, lr = table.T
+    trust = learned.trust(xp.where(S > 0, noise / S, 0.0))
+    A = MM + trust * (2 * ME + trust * kept)
     sigma = xp.maximum(xp.sqrt(squares / xp.clip(entries, 1.0, None)), least)
-    lr = xp.where(entries > 0, lr, 0.0).max()
+    each_lr = xp.where(entries > 0, lr, 0.0)
+    lr = each_lr.max()
     lr = xp.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
-    B, A, N, weighted = (xp.stack((S, A, N, weighted)) * sigma).sum(1)
+    B, A, N, weighted = (xp.stack((S, A, N, A * each_lr * each_lr)) * sigma).sum(1)
     if order is not None:
-        sigma = xp.stack([sigma[i] for i in order]) if rows else sigma[:0]
-    return Region(sigma, B, A, N, weighted, lr, skipped.sum(), entries.sum())
+        sigma, trust = (xp.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, trust))
+    return Region(sigma, trust, B, A, N, weighted, lr, skipped.sum(), entries.sum())
 
 
 def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
     """The kernels' sums, one under the other."""
     if isinstance(info, Tensor):
-        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 4)
-    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 4))
+        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 6)
+    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 6))
 
 
 def count(rows: Sequence[AdaptiveRow]) -> None:

@@ -41,24 +41,22 @@ class Native:
         self.tables = [Table(kind, len(alike), _records(alike, grads)) for kind, alike in kinds.items()]
 
     def observe(self) -> Tensor:
-        sums = torch.empty(len(self.rows), 4, dtype=torch.float64)
-        self._call(OBSERVE, None, None, sums)
-        return sums
+        return self._call(OBSERVE)
 
-    def move(self, keep: Any, length: Any) -> None:
-        self._call(
-            MOVE, array("d", keep.tolist()), array("d", length.tolist()), torch.empty(len(self.rows), 4, dtype=torch.float64)
-        )
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
+        self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
 
-    def _call(self, kind: int, keep: array[float] | None, length: array[float] | None, sums: Tensor) -> None:
+    def _call(self, kind: int, *numbers: array[float]) -> Tensor:
+        sums = torch.empty(len(self.rows), 6, dtype=torch.float64)
         threads, at = torch.get_num_threads(), 0
         for table in self.tables:
-            numbers = (0 if x is None else x.buffer_info()[0] + 8 * at for x in (keep, length))
+            addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
             native.library().arturo_learned(
                 ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
-                *(ctypes.c_void_p(x) for x in numbers), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 32 * at),
+                *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 48 * at),
             )  # fmt: skip
             at += table.rows
+        return sums
 
 
 def takes(row: AdaptiveRow) -> bool:

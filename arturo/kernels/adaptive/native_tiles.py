@@ -22,9 +22,9 @@ from arturo.surrogates import learned
 
 PACK, OBSERVE, SCALE, UNPACK = range(4)
 LEAST, MOST = 1 << 15, 1 << 17  # entries: a batch below the first takes in another matrix, none exceeds the second
-_RECORD = struct.Struct("=7Q5q10d")  # struct TileRange of cpp/tiles.h
+_RECORD = struct.Struct("=7Q5q11d")  # struct TileRange of cpp/tiles.h
 _TURNED, _FACTORS = struct.Struct("=Q"), struct.Struct("=2d")  # its fields that change from pass to pass, and where they are
-_TURNED_AT, _FACTORS_AT = 4 * 8, 20 * 8
+_TURNED_AT, _FACTORS_AT = 4 * 8, 21 * 8
 
 
 class Part(NamedTuple):
@@ -66,7 +66,7 @@ class Batch:
             _RECORD.pack_into(
                 self.records, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(), state["M"].data_ptr() + first * size,
                 state["r"].data_ptr() + first * size, 0, seen + place, mean_s + 8 * place, first, some, row.grid.columns,
-                *self.tile, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR,
+                *self.tile, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR, learned.FREEDOM,
                 -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
             )  # fmt: skip
             self.offsets.append(self.offsets[-1] + some * size)
@@ -93,7 +93,7 @@ class Batch:
                 _FACTORS.pack_into(self.records, i * _RECORD.size + _FACTORS_AT, *numbers[self.number + i])
         native.library().arturo_tiles(
             ctypes.c_int32(self.dtype == torch.float64), ctypes.c_int32(kind), ctypes.c_int64(len(self.parts)), self.records,
-            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums + 32 * self.number),
+            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums + 48 * self.number),
         )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ class NativeTiles:
         self.rows = [row for alike in kinds.values() for row in alike]
         self.seen = bytearray(sum(row.grid.tiles for row in self.rows if row.grid is not None))
         self.mean_s = torch.zeros(len(self.seen), dtype=torch.float64)
-        self.sums = torch.zeros(len(self.rows), 4, dtype=torch.float64)
+        self.sums = torch.zeros(len(self.rows), 6, dtype=torch.float64)
         seen = ctypes.addressof(ctypes.c_char.from_buffer(self.seen))
         self.batches = [Batch(*batch, seen, self.mean_s.data_ptr()) for batch in _batches(self.rows)]
         most = {dtype: max(x.entries for x in self.batches if x.dtype == dtype) for dtype in {x.dtype for x in self.batches}}
@@ -130,7 +130,7 @@ class NativeTiles:
             self._follow_factors(batch, X)
         return self.sums
 
-    def move(self, keep: Any, length: Any) -> None:
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
         numbers, sums = list(zip(keep.tolist(), length.tolist(), strict=True)), self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)

@@ -98,7 +98,7 @@ class AdaptiveRow(NamedTuple):
 
     def noise_scale(self) -> Tensor:
         """``s``, with the order of the state. Turned, directions that no gradient has must not count as noiseless."""
-        s = learned.noise_scale(self.read("r"), self.read("M"), self.group["eps"])
+        s = learned.noise_scale(self.read("r"), self.group["eps"])
         if self.grid is not None:
             tiles = self.grid.view(s)
             tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=learned.FLOOR)

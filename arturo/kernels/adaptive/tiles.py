@@ -22,7 +22,7 @@ class Tiles:
     def observe(self) -> Tensor:
         return eager.joined([observe(row) for row in self.rows])
 
-    def move(self, keep: Any, length: Any) -> None:
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
         for row, *numbers in zip(self.rows, keep, length, strict=True):
             move(row, *numbers)
 
@@ -44,13 +44,13 @@ def observe(row: AdaptiveRow) -> Tensor:
         refresh(row)
     E = torch.where(seen, kronecker.turn(tiles, *bases(row)) - M, 0.0)
     follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
-    variance = torch.where(seen, E.square().mul_(row.share), r)
-    r.lerp_(variance, row.weight)
-    M.add_(E.mul_(row.gain))
-    if row.rounded:
-        row.write("M", M)
-        row.write("r", r)
-    return eager.sums(row, missing)
+    new = torch.lerp(r, E.square().mul_(row.share), row.weight)
+    row.write("r", torch.where(seen, torch.maximum(new, learned.least_noise(M + row.gain * E)), r))
+    s = grid.view(row.noise_scale())
+    surprise = row.share * (E / s * E).sum((-2, -1), keepdim=True) / s.sum((-2, -1), keepdim=True)
+    row.write("M", M + E * (row.gain * learned.trust(surprise)))
+    M, none = grid.view(row.read("M")), E.new_zeros(1)
+    return eager.sums(row, (s, M / s * M, none, none), missing)
 
 
 def move(row: AdaptiveRow, keep: Any, length: Any) -> None:
@@ -75,7 +75,7 @@ def follow_factors(row: AdaptiveRow, E: Tensor, seen: Tensor | None, first: int 
     due, steps = kronecker.counted(row.t, first_tile(row) + first, kronecker.COUNTED_EVERY, len(E))
     if due is None:
         return
-    tiles, weight = range(first, first + len(E))[due], learned.noise_weight(kronecker.BASIS_BETA, row.t, steps)
+    tiles, weight = range(first, first + len(E))[due], learned.factor_weight(kronecker.BASIS_BETA, row.t, steps)
     E = E[due]
     for name, _ in kronecker.sides(row.grid):
         here = slice(tiles.start, tiles.stop, tiles.step)
