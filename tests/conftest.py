@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from arturo import PAPER, AdaArturo, Arturo
 
@@ -165,3 +167,11 @@ def _snapshot(optimizer, params=None):
 def snapshot():
     """``snapshot(optimizer, params=None)``: parameters and their state, bit for bit, to compare with ==."""
     return _snapshot
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A device mesh of this process alone; tests/distributed has several."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
