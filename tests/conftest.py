@@ -175,3 +175,11 @@ def mesh(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Nothing compiled by another test, and nothing left behind."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

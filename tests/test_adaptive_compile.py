@@ -14,16 +14,10 @@ from arturo import AdaArturo
 
 DEVICE = {"covariance": "diagonal", "capturable": True}
 pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # dynamo looks at the loss
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["float", "tensor"])

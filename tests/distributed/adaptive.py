@@ -17,9 +17,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
-from training import Net, compare, local, same_on_all, shard_like, train, whole
+from training import Net, compare, local, same_on_all, shard_like, traffic, train, whole
 
 from arturo import AdaArturo, checkpoint
 
@@ -220,21 +219,9 @@ def nobody(rank: int, world: int) -> None:
 def counted(rank: int, world: int, *, options: dict[str, Any]) -> None:
     """One all-reduce per step, of some kilobytes; nothing is gathered."""
     _, many = make(world, **options)
-    sizes: list[int] = []
-    reduce = dist.all_reduce
-
-    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(tensor.numel() * tensor.element_size())
-        return reduce(tensor, *args, **kwargs)
-
     for t in range(3):
         give(many, t)
-        sizes.clear()
-        dist.all_reduce = all_reduce
-        with CommDebugMode() as seen:
-            many.step()
-        dist.all_reduce = reduce
-        counts = {str(op): n for op, n in seen.get_comm_counts().items() if n}
+        counts, sizes = traffic(many)
         assert counts == {"c10d.allreduce_": 1}, counts
         assert len(sizes) == 1 and sizes[0] <= 4096 * len(SHAPES), sizes
 
