@@ -126,7 +126,7 @@ class Quadratic:
 
     @staticmethod
     def twins(params):
-        """Parameters of their own with the same values, dtypes and strides."""
+        """Separate parameters with the same values, dtypes and strides."""
         return [torch.nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
 
     @staticmethod
@@ -137,14 +137,14 @@ class Quadratic:
                 p.grad = (sign * (0.5 * (p.detach() - 1) + noise)).to(p.dtype)
 
     def train(self, optimizer, steps, start=0, sign=1.0, params=None):
-        """Step; ``params`` are those that get a gradient (all). Returns what each step said of itself."""
+        """Step; ``params`` are those that get a gradient (all). Returns the ``last_step`` of each."""
         params = [p for group in optimizer.param_groups for p in group["params"]] if params is None else params
-        said = []
+        info = []
         for t in range(start, start + steps):
             self.gradients(params, t, sign)
             optimizer.step()
-            said.append(optimizer.last_step)
-        return said
+            info.append(optimizer.last_step)
+        return info
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_unlike_rates_share_one_budget(geometry, quadratic):
 
 
 def test_add_param_group_mid_run(geometry, quadratic, snapshot):
-    """The new group starts afresh with the constructor's options, the old one goes on counting."""
+    """The new group starts afresh with the constructor's options, the old one keeps counting."""
     old, new = quadratic.params(), quadratic.params([(4, 3), (2,)], seed=1)
     optimizer = AdaArturo(old, **geometry)
     quadratic.train(optimizer, 3)

@@ -46,8 +46,8 @@ def test_steps_at_zero_leave_no_trace(zero, options, dtype, warm, quadratic, sna
     quadratic.train(straight, warm)
     paused.param_groups[0]["lr"] = zero
     before = snapshot(paused)
-    said = quadratic.train(paused, 2, start=100)
-    assert said == [NOTHING] * 2
+    info = quadratic.train(paused, 2, start=100)
+    assert info == [NOTHING] * 2
     if warm:
         assert snapshot(paused) == before
     paused.param_groups[0]["lr"] = full(zero)

@@ -82,10 +82,10 @@ def test_the_bound_follows_the_schedule(make, capturable, as_tensor, quadratic):
     used = []
     for t in range(STEPS):
         used.append(max(float(group["lr"]) for group in optimizer.param_groups))
-        (said,) = quadratic.train(optimizer, 1, t)
-        assert said.bound == pytest.approx(0.01 * used[-1] ** 2, rel=1e-12, abs=0)
-        assert said.kl <= said.bound * 1.001
-        assert said.bound == 0 or said.kl > 0
+        (info,) = quadratic.train(optimizer, 1, t)
+        assert info.bound == pytest.approx(0.01 * used[-1] ** 2, rel=1e-12, abs=0)
+        assert info.kl <= info.bound * 1.001
+        assert info.bound == 0 or info.kl > 0
         advance(scheduler)
     assert len(set(used)) > 1
     if as_tensor:
@@ -147,8 +147,8 @@ def test_an_lr_that_rounding_made_negative_is_zero(lr, kl_bound, capturable, qua
     quadratic.train(optimizer, 2)
     optimizer.param_groups[0]["lr"] = lr
     before = snapshot(optimizer)
-    (said,) = quadratic.train(optimizer, 1, 2)
-    assert snapshot(optimizer) == before and said.bound == 0 and said.kl == 0
+    (info,) = quadratic.train(optimizer, 1, 2)
+    assert snapshot(optimizer) == before and info.bound == 0 and info.kl == 0
 
 
 @pytest.mark.parametrize("make", [

@@ -11,8 +11,8 @@ from rich.console import Console
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import REQUIRED, option
 
-DESCRIPTION = "Show several searches side by side: tables, and what k trials were worth for each optimizer."
-EXAMPLES = "arturo tune-report runs/tune/digits-cnn-sgd.json runs/tune/digits-cnn-arturo.json --out results/tune"
+DESCRIPTION = "Show several searches side by side: tables, and each optimizer's best result after k trials."
+EXAMPLES = "arturo tune-report runs/tune/digits-cnn-sgd.json runs/tune/digits-cnn-arturo.json --out runs/tune"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,8 +193,8 @@ DATA: Registry[DataSet] = Registry(
         "docstring-words": DataSet(
             "docstrings of Python's library, words", lambda place: docstrings.read_words(), comes_with="Python"
         ),
-        "noise": DataSet("normal noise", lambda place: read_noise(), examples=10_000, comes_with="nothing else"),
-        "nothing": DataSet("nothing", lambda place: read_nothing(), examples=64, comes_with="nothing else"),
+        "noise": DataSet("normal noise", lambda place: read_noise(), examples=10_000, comes_with="arturo"),
+        "nothing": DataSet("nothing", lambda place: read_nothing(), examples=64, comes_with="arturo"),
     },
 )
 

@@ -83,7 +83,7 @@ def parse(assignments: Sequence[str]) -> Settings:
         if not equals or not name.isidentifier():
             raise ConfigError(f"set: expected name=value, got {assignment!r}")
         if name in settings:
-            raise ConfigError(f"set: {name} is given twice")
+            raise ConfigError(f"set: {name} is named twice")
         settings[name] = _parse_value(name, text)
     return settings
 

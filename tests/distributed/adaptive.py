@@ -282,15 +282,15 @@ def small(dtype: torch.dtype, sharded: bool = True, **options: Any) -> tuple[tor
 
 def train_small(model: torch.nn.Module, optimizer: AdaArturo, start: int, stop: int) -> list[Any]:
     """The same gradient whatever the number of processes: all see the whole batch."""
-    said = []
+    info = []
     dtype = next(model.parameters()).dtype
     for t in range(start, stop):
         x = torch.randn(12, 6, generator=torch.Generator().manual_seed(t)).to(dtype)
         optimizer.zero_grad()
         (model(x) - x[:, :4].square()).square().mean().backward()
         optimizer.step()
-        said.append(optimizer.last_step)
-    return said
+        info.append(optimizer.last_step)
+    return info
 
 
 def bits(model: torch.nn.Module, optimizer: AdaArturo) -> dict[str, dict[str, torch.Tensor]]:
@@ -345,7 +345,7 @@ def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: boo
     fresh = copy.deepcopy(bits(model, optimizer))
     planner = checkpoint.load_planner()
     dcp.load({"model": weights, "optimizer": state}, checkpoint_id=where, planner=planner)
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
     found = bits(model, optimizer)
@@ -358,8 +358,8 @@ def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: boo
             kept = same_tile or key in ("param", "start", "mean")
             assert torch.equal(x, (expected if kept else fresh)[name][key]), (name, key)
     assert anew == {1: {"2.weight"}, 3: {"0.weight", "2.weight"}, 4: {"0.weight", "2.weight"}}[world], anew
-    ours = [w for w in given if "was reset" in str(w.message)]
-    assert len(ours) == 1 and str(ours[0].message).startswith(f"the state of {len(anew)} parameters"), given
+    ours = [w for w in caught if "was reset" in str(w.message)]
+    assert len(ours) == 1 and str(ours[0].message).startswith(f"the state of {len(anew)} parameters"), caught
     for info in train_small(model, optimizer, 4, 8):
         same_on_all(info)
         assert 0 < info.kl <= info.bound * (1 + 1e-9)

@@ -177,8 +177,8 @@ def nobody(rank: int, world: int, *, capturable: bool) -> None:
     many.param_groups[0]["lr"] = 1.0
     for p in params(many):
         local(p.grad).fill_(float("nan"))
-    said = step(many)
-    assert said.skipped == sum(x.numel() for x in values(0)) and not said.active
+    info = step(many)
+    assert info.skipped == sum(x.numel() for x in values(0)) and not info.active
     assert all(torch.equal(local(p), x) for p, x in zip(params(many), before, strict=True))
 
 

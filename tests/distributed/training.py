@@ -54,7 +54,7 @@ def train(
 ) -> list[Any]:
     """Each of ``replicas`` takes its part of every batch; returns what the optimizer said of each step."""
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS) if schedule else None
-    said = []
+    info = []
     dtype = next(model.parameters()).dtype
     for t in range(start, start + steps):
         optimizer.zero_grad()
@@ -68,10 +68,10 @@ def train(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             optimizer.step()
-        said.append(optimizer.last_step)
+        info.append(optimizer.last_step)
         if scheduler is not None:
             scheduler.step()
-    return said
+    return info
 
 
 def lose(model: torch.nn.Module, t: int) -> None:
