@@ -1,4 +1,4 @@
-"""What a name means that no table has: ``file.py:NAME``, ``package.module:NAME``, or an entry point of an installed package."""
+"""Names that are in no table: ``file.py:NAME``, ``package.module:NAME``, or an entry point of an installed package."""
 
 from __future__ import annotations
 

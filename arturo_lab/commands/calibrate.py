@@ -1,4 +1,4 @@
-"""``arturo calibrate``: how good the predicted probabilities are, method by method."""
+"""``arturo calibrate``: scores of the predicted probabilities, method by method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many trainings with somebody watching: what ``compare`` and ``reproduce`` share."""
+"""Many trainings with an overview in the terminal: what ``compare`` and ``reproduce`` share."""
 
 from __future__ import annotations
 

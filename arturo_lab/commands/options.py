@@ -44,7 +44,7 @@ class PoolSize:
 
 @dataclass(frozen=True)
 class LogTo:
-    """Other people's dashboards."""
+    """External dashboards."""
 
     log: tuple[str, ...] = option((), "also log to tensorboard, wandb or mlflow, below OUT (docs/logging.md)", metavar="NAME")
 

@@ -50,7 +50,7 @@ torchrun --nproc-per-node 2 -m arturo_lab train cifar10-resnet34 --parallel fsdp
 class Options:
     task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
     optimizer: str | None = option(None, "one of `arturo list` (default: arturo)", metavar="NAME")
-    config: Path | None = option(None, "what `arturo tune` wrote; options on the command line override it", metavar="FILE")
+    config: Path | None = option(None, "result file of `arturo tune`; options on the command line override it", metavar="FILE")
     seed: int = option(0, "seed of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
     resume: bool = option(False, "resume an interrupted run from its last checkpoint")
     reuse: bool = option(False, "use a run even if its code, data or threads have changed")

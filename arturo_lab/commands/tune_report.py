@@ -17,7 +17,7 @@ EXAMPLES = "arturo tune-report runs/tune/digits-cnn-sgd.json runs/tune/digits-cn
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[Path, ...] = option(REQUIRED, "what `arturo tune` wrote", metavar="FILE", positional=True)
+    files: tuple[Path, ...] = option(REQUIRED, "result file of `arturo tune`", metavar="FILE", positional=True)
     out: Path = option(Path("runs/tune"), "folder for the tables and figures", metavar="DIR")
 
 

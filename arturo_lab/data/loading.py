@@ -31,7 +31,7 @@ def load(data: Source, data_dir: str | Path | None = None) -> Examples:
     Raises:
         ConfigError: unknown name.
         DataError: a file whose content is not what it should be.
-        DataNotFound: the files are nowhere; the message lists the places searched.
+        DataNotFound: the files were not found; the message lists the places searched.
     """
     entry, name = data_set(data), name_of(data)
     if data_dir is not None and entry.places and not Path(data_dir).is_dir():

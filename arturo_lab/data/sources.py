@@ -1,4 +1,4 @@
-"""The data sets: where each may lie, how it is read, where it is published. One entry of ``DATA`` each.
+"""The data sets: where each may be, how it is read, where it is published. One entry of ``DATA`` each.
 
 A task may bring a data set that is not listed here: a :class:`DataSet`, or a function that returns its examples.
 """

@@ -56,7 +56,7 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
 
 
 def whose_surrogate(name: Value) -> str | None:
-    """The optimizer whose training provides what this surrogate needs beside gradients; None if it needs nothing.
+    """The optimizer whose training provides what this surrogate needs besides gradients; None if it needs nothing.
 
     Example:
         >>> whose_surrogate("ggn"), whose_surrogate("adam")

@@ -24,7 +24,7 @@ from arturo_lab.report.wording import count, protocol_words, seed_words
 from arturo_lab.report.writers import html
 from arturo_lab.runs.records import Problem, Record
 
-# What can be drawn beside the task's own metric: the field of a row, its unit, whether more is better.
+# What can be drawn besides the task's own metric: the field of a row, its unit, whether more is better.
 OTHERS = (
     ShownMetric("test_accuracy", "%"),
     ShownMetric("train_loss", "nats", higher=False),

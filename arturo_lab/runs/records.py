@@ -1,4 +1,4 @@
-"""What run folders say, read without touching them, also while another process writes. What is in one: arturo_lab.runs.run.
+"""The content of run folders, read without touching them, even while another process writes; arturo_lab.runs.run lists it.
 
 A run folder is one that holds ``config.json``. One that cannot be read is a problem to report, not a crash.
 """

@@ -1,4 +1,4 @@
-"""What came of a search: the trials as plain rows, the best of them, and what k trials were worth. No Optuna in here."""
+"""The outcome of a search: the trials as plain rows, the best of them, and what k trials were worth. No Optuna in here."""
 
 from __future__ import annotations
 
