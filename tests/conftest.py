@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from arturo import PAPER, AdaArturo, Arturo
 
@@ -124,7 +126,7 @@ class Quadratic:
 
     @staticmethod
     def twins(params):
-        """Parameters of their own with the same values, dtypes and strides."""
+        """Separate parameters with the same values, dtypes and strides."""
         return [torch.nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
 
     @staticmethod
@@ -135,14 +137,14 @@ class Quadratic:
                 p.grad = (sign * (0.5 * (p.detach() - 1) + noise)).to(p.dtype)
 
     def train(self, optimizer, steps, start=0, sign=1.0, params=None):
-        """Step; ``params`` are those that get a gradient (all). Returns what each step said of itself."""
+        """Step; ``params`` are those that get a gradient (all). Returns the ``last_step`` of each."""
         params = [p for group in optimizer.param_groups for p in group["params"]] if params is None else params
-        said = []
+        info = []
         for t in range(start, start + steps):
             self.gradients(params, t, sign)
             optimizer.step()
-            said.append(optimizer.last_step)
-        return said
+            info.append(optimizer.last_step)
+        return info
 
 
 @pytest.fixture
@@ -165,3 +167,19 @@ def _snapshot(optimizer, params=None):
 def snapshot():
     """``snapshot(optimizer, params=None)``: parameters and their state, bit for bit, to compare with ==."""
     return _snapshot
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A device mesh of this process alone; tests/distributed has several."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Nothing compiled by another test, and nothing left behind."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

@@ -111,8 +111,8 @@ def test_nothing_but_empty_tensors(kl_bound, kernel, quadratic):
     kernel["kl_bound"] = kl_bound
     params = quadratic.params([(0,), (3, 0, 2)])
     optimizer = Arturo(params, **kernel)
-    for said in quadratic.train(optimizer, 2):
-        assert (said.eta, said.kl, said.active, said.skipped) == (0.0, 0.0, False, 0)
+    for info in quadratic.train(optimizer, 2):
+        assert (info.eta, info.kl, info.active, info.skipped) == (0.0, 0.0, False, 0)
     assert all(optimizer.state[p]["prec"].shape == p.shape for p in params)
 
 
