@@ -19,7 +19,7 @@ from arturo_lab.report.palette import STYLES, Style, distinct, style
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
 
-PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold")  # runs that differ in one of these are not compared
+PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold", "validation")  # runs that differ in one of these are not compared
 PARTS = ("data", "forward", "backward", "optimizer", "other", "test")  # of an epoch's time
 
 
