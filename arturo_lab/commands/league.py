@@ -8,9 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from arturo_lab.commands.many import shown
 from arturo_lab.commands.options import DataSource
 from arturo_lab.commands.planning import duration
+from arturo_lab.errors import ConfigError
 from arturo_lab.fields import group, option
+from arturo_lab.league.document import document, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, League
 from arturo_lab.league.rows import Rows, other_laboratory
 from arturo_lab.league.stages import STAGES
@@ -70,9 +73,25 @@ def run(options: Options, argv: Sequence[str]) -> int:
     code = 0
     if not options.report:
         code = work(league, rows, options.work, options.jobs, stages, options.only, options.data, argv, console)
-        if code > 1:
+        if code > 1:  # interrupted: there is more to come
             return code
+    if not rows.records:
+        raise ConfigError(f"out: {options.out / NAME} has no runs yet; leave out --report to train some")
+    made = document(league, rows, shown(words_that_matter(argv)))
+    made.show(console)
+    for path in write(made, options.out):
+        console.print(str(path), soft_wrap=True, highlight=False)
     return code
+
+
+def words_that_matter(argv: Sequence[str]) -> list[str]:
+    """The command that makes the document: without what only says where and when to train."""
+    words = [word for word in argv if word not in ("--report", "--plan")]
+    for option_name in ("--work", "--jobs"):
+        while option_name in words:
+            at = words.index(option_name)
+            del words[at : at + 2]
+    return [*words, "--report"]
 
 
 def show_plan(league: League, rows: Rows, stages: Sequence[str], options: Options, console: Console) -> None:

@@ -121,10 +121,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Section:
-    """All runs of one task under one protocol."""
+    """All runs of one task under one protocol. ``aim`` is the target of the times; None: what the middle variant reaches."""
 
     protocol: dict[str, Any]
     variants: tuple[Variant, ...]
+    aim: float | None = None
 
     @property
     def task(self) -> str:
@@ -149,6 +150,8 @@ class Section:
     @cached_property
     def target(self) -> float | None:
         """The middle variant's mean, as a round number: half of them get there, and none at once."""
+        if self.aim is not None:
+            return self.aim
         means = [estimate.mean for variant in self.variants if (estimate := variant.estimate) is not None]
         if not means:
             return None
