@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -27,7 +26,7 @@ from arturo_lab.report.writers import html
 from arturo_lab.runs import atomic
 
 NAME = "league"
-PAGE_DPI = 120  # of the figures inside the page
+PAGE_DPI = 100  # of the figures inside the page
 
 
 def document(league: League, rows: Rows, command: str) -> Document:
@@ -37,7 +36,7 @@ def document(league: League, rows: Rows, command: str) -> Document:
     shown = [of for of in outcomes if of.sections]
     parts = [Part("", (introduction(league),))]
     if shown:
-        parts.append(Part(f"Where {label(OURS)} loses", tuple(losses(shown)), losses_table(league, shown)))
+        parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in shown]
         parts.append(Part("Ranks", (), None, (), ranks_figure(shown), "ranks"))
     for of in shown:
         parts.append(Part(f"{of.stage.capitalize()}", (about(of),), results_table(of)))
@@ -82,27 +81,24 @@ def about(of: Outcome) -> str:
     return "Everybody is tuned with the same number of trials of the same length, at the same points of the unit cube."
 
 
-def losses(outcomes: Sequence[Outcome]) -> list[str]:
-    """A paragraph for each table: on how many tasks somebody is ahead of AdaArturo, on which, and who."""
-    result = []
-    for of in outcomes:
-        behind, first = [], 0
-        for section in of.sections:
-            ours = variant(section, OURS)
-            if ours is None:
-                continue
-            place = section.ranked.index(ours)
-            first += place == 0
-            if place:
-                ahead = section.ranked[:place]
-                names = ", ".join(each.label for each in ahead[:3]) + (f" and {place - 3} more" if place > 3 else "")
-                behind.append(f"{section.task} (rank {place + 1}; ahead: {names})")
-        if behind or first:
-            lost = f" It is behind on {'; '.join(behind)}." if behind else ""
-            result.append(
-                f"**{of.stage.capitalize()}:** {label(OURS)} is first on {first} of {first + len(behind)} tasks.{lost}"
+def losses(of: Outcome) -> tuple[str, ...]:
+    """On how many tasks somebody is ahead of AdaArturo, on which, and who."""
+    behind, first = [], 0
+    for section in of.sections:
+        ours = variant(section, OURS)
+        if ours is None:
+            continue
+        place = section.ranked.index(ours)
+        first += place == 0
+        if place:
+            names = ", ".join(each.label for each in section.ranked[:place][:3]) + (
+                f" and {place - 3} more" if place > 3 else ""
             )
-    return result
+            behind.append(f"{section.task} (rank {place + 1}; ahead: {names})")
+    if not behind and not first:
+        return (f"No run of {label(OURS)} is over yet.",)
+    lost = f" It is behind on {'; '.join(behind)}." if behind else ""
+    return (f"{label(OURS)} is first on {first} of {first + len(behind)} tasks.{lost}",)
 
 
 def sweep_parts(league: League, rows: Rows) -> list[Part]:
@@ -147,7 +143,7 @@ def write(made: Document, folder: Path) -> list[Path]:
     atomic.write(paths[2], html_page(made).encode())
     for part in made.parts:
         if part.figure is not None:
-            paths += save(part.figure, folder / made.stem(part), kinds=("png",))
+            paths += save(part.figure, folder / made.stem(part), kinds=("png",), dpi=130)
     return paths
 
 

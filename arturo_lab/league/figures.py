@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from arturo_lab.league.field import OURS, REFERENCE, label
 from arturo_lab.league.results import Outcome, variant
@@ -37,10 +38,11 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
             for place, many in ties.items():
                 axes.plot([place], [y], "o", color=colour, markersize=2.5 + 1.5 * math.sqrt(many), markeredgecolor="white",
                           markeredgewidth=0.6)  # fmt: skip
-            axes.text(len(standings) + 0.5, y, f"{standing.mean_rank:.1f}", va="center", ha="left", fontsize=8)
+            axes.text(len(standings) + 0.8, y, f"{standing.mean_rank:.1f}", va="center", ha="left", fontsize=8)
         axes.set_yticks(range(len(standings)), [standing.label for standing in standings])
-        axes.invert_yaxis()
+        axes.set_ylim(len(standings) - 0.4, -0.6)
         axes.set_xlim(0.6, len(standings) + 0.4)
+        axes.xaxis.set_major_locator(MultipleLocator(3, offset=1))
         axes.set_xlabel("rank; 1 is the best", fontsize=8)
         axes.set_title(f"{of.stage}, {len(of.ranking.sections)} tasks", loc="left", fontsize=9)
         finish(axes)

@@ -59,30 +59,24 @@ def named(optimizer: str) -> Cell:
     return Cell(label(optimizer), label(optimizer), look=style(optimizer), fields={"optimizer": optimizer})
 
 
-def losses_table(league: League, outcomes: Sequence[Outcome]) -> Table:
-    """A row for each task: AdaArturo, its rank, who is ahead. The first table of the league."""
-    columns: list[Column] = [Column("task", align="left")]
-    for of in outcomes:
-        columns += [
-            Column(f"{of.stage}: {label(OURS)}", key=f"{of.stage}_ours"),
-            Column("rank", key=f"{of.stage}_rank"),
-            Column("best", key=f"{of.stage}_best", align="left"),
-            Column("best result", key=f"{of.stage}_best_result"),
-            Column(f"against {label(REFERENCE)}", key=f"{of.stage}_difference"),
-        ]
-    rows = []
-    for task in league.tasks:
-        row = [Cell(task, task)]
-        for of in outcomes:
-            row += standing_cells(of.section(task), league)
-        rows.append(tuple(row))
-    notes = (
-        f"Test set, after the last epoch, mean ± standard deviation over {league.seeds} seeds; accuracies in %. The rank of "
-        f"{label(OURS)} is among all optimizers that have a result on the task; bold where it is first. The difference is "
-        "taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired t-test, not below what so few "
-        f"seeds can carry. {DIVERGED}",
+def losses_table(of: Outcome) -> Table:
+    """A row for each task: AdaArturo, its rank, who is ahead."""
+    columns = (
+        Column("task", align="left"),
+        Column(label(OURS), key="ours"),
+        Column("rank"),
+        Column("best", align="left"),
+        Column("best result"),
+        Column(f"{label(OURS)} against {label(REFERENCE)}", key="difference"),
     )
-    return Table("losses", f"Where {label(OURS)} stands, and where it loses", tuple(columns), tuple(rows), notes)
+    rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
+    note = (
+        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the others "
+        f"the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task; bold where it is first. The "
+        "difference is taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired t-test with Holm's "
+        f"correction, and not below what so few seeds can carry. {DIVERGED}"
+    )
+    return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
 
 
 def standing_cells(section: Section | None, league: League) -> list[Cell]:
