@@ -71,10 +71,10 @@ def losses_table(of: Outcome) -> Table:
     )
     rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
     note = (
-        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the others "
-        f"the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task; bold where it is first. The "
-        "difference is taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired t-test with Holm's "
-        f"correction, and not below what so few seeds can carry. {DIVERGED}"
+        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the "
+        f"others the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task; bold where it is "
+        "first. The difference is taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired "
+        f"t-test with Holm's correction, and not below what so few seeds can carry. {DIVERGED}"
     )
     return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
 
