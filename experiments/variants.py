@@ -35,7 +35,7 @@ class Variant(Optimizer):
         level: follow the noise's level of the last few steps, a number per block, with the gain of the filter.
         region: "global", one trust region over all tensors, or "tensor".
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
-        noise: "learned", or "constant" (the paper's one r for all weights).
+        noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -81,6 +81,8 @@ class Variant(Optimizer):
                 part = (slice(*block["rows"]), slice(*block["columns"]))
                 observe(block, gain, ahead, self.t, o, surprises.get(id(block), 1.0))
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
+                if o["noise"] == "tile":
+                    s.mul_(block["r"].mean().sqrt())
                 if o["moment"].startswith("sum:"):
                     s = (block["r"] + (block["M"] / float(o["moment"][4:])).square()).sqrt()
                 s = s + (o["eps"] * s.mean() + 1e-30)

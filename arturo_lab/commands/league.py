@@ -13,6 +13,7 @@ from arturo_lab.commands.options import DataSource
 from arturo_lab.commands.planning import duration
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import group, option
+from arturo_lab.league.ablation import FILE, entries
 from arturo_lab.league.document import document, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, League
 from arturo_lab.league.rows import Rows, other_laboratory
@@ -62,6 +63,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     for stage in options.stage:
         if stage not in STAGES:
             raise unknown("stage", stage, STAGES)
+    if "ablation" in options.stage and not entries():
+        raise ConfigError(f"stage: ablation needs {FILE}; run it from the root of the repository")
     league = League(
         tuple(options.tasks), tuple(options.optimizers), options.seeds, options.trials, options.fidelity, options.threads
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from arturo_lab.league.ablation import ABLATION_TASKS, ABLATIONS
+from arturo_lab.league.ablation import ABLATION_TASKS, entries
 from arturo_lab.league.field import TRIAL_SEED, League, shortened
 from arturo_lab.league.rows import Rows, validation_value
 from arturo_lab.league.valley import POINTS, SWEEP, SWEPT, rates, swept_settings
@@ -87,20 +87,30 @@ def winner(league: League, rows: Rows, task: str, optimizer: str) -> tuple[int, 
     return best, league.trial_settings(optimizer)[best]
 
 
+@cache
+def swept(league: League, task: str, name: str, number: int) -> RunConfig:
+    settings = swept_settings(name, rates(name)[number])
+    return league.config(task, name, 0, settings, shortened(task, SWEEP[task]), test=False)
+
+
 def sweep(league: League, rows: Rows) -> Iterator[Slot]:
     for task in (task for task in SWEEP if task in league.tasks):
         epochs = shortened(task, SWEEP[task])
         for number in range(POINTS):
             for name in (name for name in SWEPT if name in league.optimizers):
-                config = league.config(task, name, 0, swept_settings(name, rates(name)[number]), epochs, test=False)
-                yield Slot("sweep", task, name, number, epochs, config)
+                yield Slot("sweep", task, name, number, epochs, swept(league, task, name, number))
+
+
+@cache
+def ablated(league: League, task: str, name: str, seed: int) -> RunConfig:
+    return league.config(task, name, seed, test=False)
 
 
 def ablation(league: League, rows: Rows) -> Iterator[Slot]:
     for seed in range(league.seeds):
         for task in (task for task in ABLATION_TASKS if task in league.tasks):
-            for name in ABLATIONS:
-                config = league.config(task, name, seed, test=False)
+            for name in entries():
+                config = ablated(league, task, name, seed)
                 yield Slot("ablation", task, name, seed, config.epochs, config)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arturo_lab.league.ablation import FULL
+from arturo_lab.league.ablation import ABLATIONS, FULL
 from arturo_lab.league.field import OURS, REFERENCE, League, label
 from arturo_lab.league.results import Outcome, variant
 from arturo_lab.league.rows import Rows, busy
@@ -199,8 +199,8 @@ def shown(value: object) -> str:
 
 def ablation_table(league: League, sections: Sequence[Section]) -> Table:
     """A row for each part that is off, AdaArturo and its twin first; a column for each task."""
-    names = list(dict.fromkeys(v.optimizer for section in sections for v in section.variants))
-    order = [name for name in (OURS, FULL) if name in names] + [name for name in names if name not in (OURS, FULL)]
+    names = {v.optimizer for section in sections for v in section.variants}
+    order = [name for name in (OURS, *ABLATIONS) if name in names]
     columns = (
         Column("AdaArturo", key="label", align="left"),
         *(

@@ -11,11 +11,17 @@ import pytest
 from arturo_lab import cli
 from arturo_lab.data import loading
 from arturo_lab.league import work as working
+from arturo_lab.league.ablation import ABLATIONS
+from arturo_lab.league.document import ablation_parts, document, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
+from arturo_lab.league.results import outcome, targets
 from arturo_lab.league.rows import Rows, busy, stale
-from arturo_lab.league.stages import trial, trials, tuned, untouched, winner
+from arturo_lab.league.stages import ablation, sweep, trial, trials, tuned, untouched, winner
+from arturo_lab.league.tables import losses_table, results_table, times_table
+from arturo_lab.league.valley import SWEPT, rates, swept_settings
 from arturo_lab.league.work import missing, progress, waves
 from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.report.table import Table
 from arturo_lab.runs.compact import NAME
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import Record, read_run
@@ -198,3 +204,121 @@ def test_the_load_is_recorded(line: str) -> None:
     assert cli.main(words(line, "--only", "sgd", "--stage", "untouched")) == 0
     (record,) = Rows.read(Path("kept") / NAME).records.values()
     assert record.result["load"] > 0
+
+
+# --- the report
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> tuple[League, Rows]:
+    """Two tasks, three optimizers; AdaArturo first on one, second on the other; SGD diverges once; one seed is missing."""
+    league, rows = League(("digits-mlp", "diabetes-mlp"), THREE, seeds=2, trials=1), Rows(tmp_path / "kept" / NAME)
+    best = {"digits-mlp": {"sgd": 0.90, "adamw-warmup": 0.95, "adaarturo": 0.97},
+            "diabetes-mlp": {"sgd": 0.60, "adamw-warmup": 0.50, "adaarturo": 0.55}}  # fmt: skip
+    for task, values in best.items():
+        for name, value in values.items():
+            keep(rows, trial(league, task, name, 0), value)
+            for seed in range(2):
+                lost = (task, name, seed) == ("diabetes-mlp", "sgd", 1)
+                if (task, name, seed) != ("digits-mlp", "sgd", 1):
+                    config = league.config(task, name, seed, test=True)
+                    keep(rows, config, value, "diverged" if lost else "finished", load=5.0 if seed else 1.0)
+    return league, rows
+
+
+def texts(table: Table) -> dict[str, list[str]]:
+    return {row[0].text: [" ".join(filter(None, (cell.text, cell.detail))) for cell in row[1:]] for row in table.rows}
+
+
+def test_tables_by_hand(played: tuple[League, Rows]) -> None:
+    league, rows = played
+    assert targets(league, rows) == pytest.approx({"digits-mlp": 0.95, "diabetes-mlp": 0.50})
+    of = outcome(league, rows, "untouched")
+    results = texts(results_table(of))
+    assert results["SGD"] == ["90.00 partial: 1 of 2 seeds", "diverged 1 of 2 diverged; the others 0.6000"]
+    assert results["AdaArturo"] == ["97.00 ± 0.00", "0.5500 ± 0.0000"] and of.missing == 1
+    assert [row[0].text for row in results_table(of).rows] == ["AdamW (warm-up)", "AdaArturo", "SGD"]
+    losses = texts(losses_table(of))
+    assert losses["digits-mlp"][:3] == ["97.00 ± 0.00", "1 of 3", "AdaArturo"]
+    assert losses["diabetes-mlp"][:4] == ["0.5500 ± 0.0000", "2 of 3", "AdamW (warm-up)", "0.5000 ± 0.0000"]
+
+
+def test_times_to_the_tuned_result(played: tuple[League, Rows]) -> None:
+    league, rows = played
+    of = outcome(league, rows, "untouched")
+    table = texts(times_table(of))
+    steps = of.steps["digits-mlp"]
+    assert table["AdaArturo"] == [f"{steps} 1.0 s, busy", "not reached"] and table["AdamW (warm-up)"][1] == "50 1.0 s, busy"
+    assert table["SGD"][0] == "not reached partial: 1 of 2 seeds"
+    assert any(note.startswith("busy: ") for note in times_table(of).notes)
+
+
+def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
+    league, rows = played
+    made = document(league, rows, "arturo league --report")
+    text = made.markdown()
+    assert "AdaArturo is first on 1 of 2 tasks. It is behind on diabetes-mlp (rank 2; ahead: AdamW (warm-up))." in text
+    assert text.index("where AdaArturo loses") < text.index("## Ranks") < text.index("## Untouched\n")
+    paths = {path.name for path in write(made, tmp_path / "out")}
+    assert {"league.md", "league.json", "index.html", "ranks.png", "profiles-tuned.png", "curves-untouched.png"} <= paths
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("data:image/png") == len([name for name in paths if name.endswith(".png")])
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "") and "where AdaArturo loses" in page
+
+
+def test_nothing_to_report(line: str) -> None:
+    assert cli.main(words(line, "--report")) == 2
+
+
+def test_learning_rates(tmp_path: Path) -> None:
+    assert all(len(rates(name)) == 7 and rates(name)[6] / rates(name)[0] == pytest.approx(1e3, rel=0.01) for name in SWEPT)
+    assert rates("muon")[3] == RunConfig.for_task("digits-mlp", "muon").settings["lr"]
+    muon = RunConfig.for_task("digits-mlp", "muon", overrides=swept_settings("muon", 0.02))
+    assert muon == RunConfig.for_task("digits-mlp", "muon")
+    rows, league = Rows(tmp_path / NAME), League(("fmnist-autoencoder",), ("adamw-warmup", "adaarturo"))
+    slots = list(sweep(league, rows))
+    assert len(slots) == 14 and all(slot.config and slot.config.share.fold == "1/6" for slot in slots)
+    for slot in slots:
+        assert slot.config is not None
+        far = abs(slot.number - 3) * (2.0 if slot.optimizer == "adamw-warmup" else 1.0)
+        keep(rows, slot.config, 200.0 + 2.1 * far, "diverged" if slot.number == 6 else "finished")
+    (part,) = sweep_parts(league, rows)
+    assert part.table is not None and part.figure is not None
+    valley = {record["label"]: record for record in part.table.records()}
+    assert valley["AdamW (warm-up)"]["own_decades"] == 0 and valley["AdaArturo"]["own_decades"] == pytest.approx(1, abs=0.01)
+    assert valley["AdaArturo"]["diverged"] == 1 and valley["AdaArturo"]["validation_loss"] == 200
+
+
+def test_ablation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows, league = Rows(tmp_path / NAME), League(("fmnist-autoencoder",), ("adaarturo",), seeds=1)
+    slots = list(ablation(league, rows))
+    assert [slot.optimizer for slot in slots] == list(ABLATIONS) and ablation_parts(league, rows) == []
+    keep(rows, league.config("fmnist-autoencoder", "adaarturo", 0, test=True), 200.0)
+    for i, slot in enumerate(slots):
+        assert slot.config is not None and slot.config.share.fold == "1/6"
+        keep(rows, slot.config, 200.0 + i)
+    (part,) = ablation_parts(league, rows)
+    assert part.table is not None
+    table = texts(part.table)
+    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 8
+    assert table["as it is"] == ["200.0000 +0.0000"] and table["noise not learned"] == ["201.0000 −1.0000"]
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_trains_and_resumes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    config = League().config("breast-cancer-mlp", name, 0, epochs=2, test=False)
+    data = loading.load("breast-cancer")
+    whole = train(config, data)
+    steps = iter(range(1000))
+    with open_run(tmp_path, config) as run, pytest.raises(KeyboardInterrupt):
+        train(config, data, run=run, stop=lambda: next(steps) == 60)
+    with open_run(tmp_path, config) as run:
+        resumed = train(config, data, run=run)
+    assert resumed[-1].test_loss == whole[-1].test_loss and whole[-1].train_loss < whole[0].train_loss
+
+
+def test_ablation_needs_the_repository(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(line, "--stage", "ablation")) == 2
+    assert "run it from the root of the repository" in capsys.readouterr().err
