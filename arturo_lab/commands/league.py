@@ -117,9 +117,9 @@ def plan_table(states: Sequence[Progress], jobs: int) -> Table:
         Column("done"),
         Column("stale"),
         Column("missing"),
-        Column("wait for trials", key="waiting"),
-        Column("time on one core", key="seconds"),
-        Column(f"time, {jobs} at once", key="seconds_at_once"),
+        Column("waiting"),
+        Column("one core", key="seconds"),
+        Column(f"{jobs} at once", key="seconds_at_once"),
     )
     totals = {
         name: sum(getattr(state, name) for state in states) for name in ("done", "stale", "missing", "waiting", "seconds")
@@ -137,7 +137,7 @@ def plan_table(states: Sequence[Progress], jobs: int) -> Table:
             )
         )
     notes = (
-        "Times are of runs that are over, of the same task and optimizer, else of the same task, else rough guesses. A tuned "
-        "configuration that is the untouched one is trained once.",
+        "Waiting: for the trials that choose their values. Times are of runs that are over, of the same task and optimizer, "
+        "else of the same task, else rough guesses. A tuned configuration that is the untouched one is trained once.",
     )
     return Table("plan", "The league", columns, tuple(rows), notes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from arturo_lab.league.field import REFERENCE, League
-from arturo_lab.league.rows import Rows, busy, validation_value
+from arturo_lab.league.rows import Rows, busy, clocked, validation_value
 from arturo_lab.league.stages import SLOTS
 from arturo_lab.report.ranking import Ranking, ranking
 from arturo_lab.report.sections import Section, Variant, sections
@@ -70,7 +70,7 @@ def outcome(league: League, rows: Rows, stage: str, aims: dict[str, float] | Non
     aims = targets(league, rows) if aims is None else aims
     slots = list(SLOTS[stage](league, rows))
     configs = [slot.config for slot in slots if slot.config is not None]
-    found = [record for config in configs if (record := rows.fresh(config)) is not None]
+    found = [clocked(record) for config in configs if (record := rows.fresh(config)) is not None]
     of_tasks = {section.task: section for section in sections(found)}
     chosen = tuple(dataclasses.replace(of_tasks[task], aim=aims.get(task)) for task in league.tasks if task in of_tasks)
     steps = {config.task: config.steps_per_epoch for config in {config.task: config for config in configs}.values()}

@@ -14,6 +14,7 @@ Another version of our kernels, or of the code around the training loop, does no
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,9 +32,9 @@ from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.provenance import laboratory, optimizer_source, task_source
 from arturo_lab.runs.records import Record, RecordError
 
-KEPT = ("train_loss", "wall_seconds")  # of an epoch, beside test_...
+KEPT = ("train_loss", "wall_seconds", "seconds_cpu")  # of an epoch, beside test_...
 SUMMED = ("seconds_optimizer", "seconds_test")  # over the epochs
-BUSY = 0.5  # processes beyond our own from which times are told as those of a busy machine
+BUSY = 0.5  # processes beyond our own from which a machine counts as busy
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
@@ -123,6 +124,18 @@ def other_laboratory(record: Record) -> bool:
 def busy(record: Record) -> bool:
     """Whether other processes competed for the machine, so that its seconds say little."""
     return bool(record.result.get("load", 0.0) > record.result.get("jobs", 1) + BUSY)
+
+
+def clocked(record: Record) -> Record:
+    """The same with the seconds that the process had a core in place of those that went by, where others competed for it.
+
+    Of a run on one thread the two are the same on an idle machine.
+    """
+    worked = [row.get("seconds_cpu") for row in record.rows]
+    if not busy(record) or any(not seconds for seconds in worked):
+        return record
+    totals = itertools.accumulate(seconds for seconds in worked if seconds)
+    return replace(record, rows=tuple({**row, "wall_seconds": s} for row, s in zip(record.rows, totals, strict=True)))
 
 
 def validation_value(record: Record, key: str) -> float | None:

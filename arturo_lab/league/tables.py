@@ -140,8 +140,8 @@ def times_table(of: Outcome) -> Table:
     ]
     if of.busy:
         notes.append(
-            "busy: other processes competed for the cores while these runs were trained (load average above the league's own "
-            "jobs), so their seconds are no measurement."
+            "busy: other processes competed for the cores while some of these runs were trained (load average above the "
+            "league's own jobs); their seconds are those that the process, on one thread, had a core, and good to some 20 %."
         )
     title = f"{of.stage.capitalize()}: steps and time to {label(REFERENCE)}'s tuned result"
     return Table(f"{of.stage}-times", title, columns, with_best(columns, rows), tuple(notes))

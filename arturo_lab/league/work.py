@@ -15,12 +15,14 @@ from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.many import RunSet, check_provenance, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
+from arturo_lab.errors import RunError
 from arturo_lab.league.field import SECONDS, League
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, STAGES, Slot
 from arturo_lab.pool.cost import Cost, Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.records import Record, read_run
 from arturo_lab.tasks.catalog import TASKS
 
@@ -80,6 +82,25 @@ def work(
     console: Console,
 ) -> int:
     """All waves. Returns the command's exit code, as :func:`arturo_lab.commands.many.train_many` does."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(out / ".lock"):
+            return _work(league, rows, out, jobs, stages, only, source, argv, console)
+    except Locked as error:
+        raise RunError(f"{out}: {error} is training the league here; wait for it, or use another --work") from error
+
+
+def _work(
+    league: League,
+    rows: Rows,
+    out: Path,
+    jobs: int,
+    stages: Sequence[str],
+    only: Collection[str],
+    source: DataSource,
+    argv: Sequence[str],
+    console: Console,
+) -> int:
     code = 0
     for stage, number in waves(league, stages):
         configs = missing(league, rows, stage, number, only)

@@ -15,7 +15,7 @@ from arturo_lab.league.ablation import ABLATIONS
 from arturo_lab.league.document import ablation_parts, document, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
 from arturo_lab.league.results import outcome, targets
-from arturo_lab.league.rows import Rows, busy, stale
+from arturo_lab.league.rows import Rows, busy, clocked, stale
 from arturo_lab.league.stages import ablation, sweep, trial, trials, tuned, untouched, winner
 from arturo_lab.league.tables import losses_table, results_table, times_table
 from arturo_lab.league.valley import SWEPT, rates, swept_settings
@@ -24,6 +24,7 @@ from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.table import Table
 from arturo_lab.runs.compact import NAME
 from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.lock import locked
 from arturo_lab.runs.records import Record, read_run
 from arturo_lab.runs.run import open_run
 from arturo_lab.tasks.catalog import TASKS
@@ -322,3 +323,21 @@ def test_every_ablation_trains_and_resumes(name: str, tmp_path: Path, monkeypatc
 def test_ablation_needs_the_repository(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words(line, "--stage", "ablation")) == 2
     assert "run it from the root of the repository" in capsys.readouterr().err
+
+
+def test_on_a_busy_machine_the_clock_is_that_of_the_process(tmp_path: Path) -> None:
+    rows, config = Rows(tmp_path / NAME), League(("diabetes-mlp",), THREE).config("diabetes-mlp", "sgd", 0, test=True)
+    keep(rows, config, 0.5, load=4.0, seconds=3.0)
+    record = rows.records["diabetes-mlp", config.name]
+    assert clocked(record).wall_seconds == record.wall_seconds  # an older row, which does not say
+    worked = replace(record, rows=tuple({**row, "seconds_cpu": 1.0} for row in record.rows))
+    assert clocked(worked).wall_seconds[:3] == [1, 2, 3] and worked.wall_seconds[:3] == [3, 6, 9]
+    idle = replace(worked, result={**worked.result, "load": 1.0})
+    assert clocked(idle).wall_seconds[:3] == [3, 6, 9]
+
+
+def test_two_leagues_in_one_folder_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("work").mkdir()
+    with locked(Path("work/.lock")):
+        assert cli.main(words(line, "--stage", "untouched")) == 2
+    assert "is training the league here" in capsys.readouterr().err
