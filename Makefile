@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Touched after a successful installation; if it is older than its sources, install again.
 STAMP := $(VENV)/.arturo-installed
 
-.PHONY: help run test lint dist clean
+.PHONY: help run league test lint dist clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -14,6 +14,9 @@ help:  ## this list
 
 run: $(STAMP)  ## the demo: SGD, AdamW, AdaArturo, arTuRO and arTuRO as published, on handwritten digits, 3 seeds, about two minutes
 	$(BIN)/arturo compare digits-mlp digits-cnn --optimizers sgd adamw adaarturo arturo arturo-paper --seeds 3 --jobs 2
+
+league: $(STAMP)  ## many optimizers on many tasks, resumed from results/league/runs.jsonl; `arturo league --plan` says how long it takes
+	$(BIN)/arturo league
 
 test: $(STAMP)  ## all tests, on two workers with one thread each; a test file stays on one worker
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 25

@@ -43,6 +43,9 @@ COMMANDS: Registry[Command] = Registry(
         "report": Command("arturo_lab.commands.report", "turn run folders into tables, one HTML page, and figures"),
         "watch": Command("arturo_lab.commands.watch", "show the report in a browser and refresh it as runs train"),
         "sweep": Command("arturo_lab.commands.sweep", "train over a range of learning rates to see how much they matter"),
+        "league": Command(
+            "arturo_lab.commands.league", "many optimizers on many tasks, untouched and tuned, resumed over days"
+        ),
         "show": Command("arturo_lab.show.show", "draw the trust region on landscapes: figure, animation, live page"),
         "list": Command("arturo_lab.commands.listing", "list the tasks, the optimizers, and the data sets"),
         "fetch": Command("arturo_lab.commands.fetch", "download data sets, checked and resumable"),

@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 import re
 import sys
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +33,7 @@ def look_up(key: str, name: str) -> Any:
         ...
         arturo_lab.errors.ConfigError: optimizer torch.optim: unknown name 'Adagrat'; did you mean Adagrad?
     """
-    for point in entry_points(group=f"arturo_lab.{key}s", name=name):
+    for point in _points(f"arturo_lab.{key}s", name):
         try:
             return point.load()
         except Exception as error:
@@ -53,7 +53,7 @@ def look_up(key: str, name: str) -> Any:
 def source_file(key: str, name: str) -> Path | None:
     """The file that brings what ``name`` refers to; None for one of ours."""
     place, colon, _ = name.rpartition(":")
-    for point in entry_points(group=f"arturo_lab.{key}s", name=name):
+    for point in _points(f"arturo_lab.{key}s", name):
         place, colon = point.module, ":"
     if not colon:
         return None
@@ -73,6 +73,16 @@ def folder_name(name: str) -> str:
         return name
     stem = Path(place).stem if place.endswith(".py") else place
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{stem}.{attribute}")
+
+
+def _points(group: str, name: str) -> list[EntryPoint]:
+    return [point for point in _all_points(group, tuple(sys.path)) if point.name == name]
+
+
+@lru_cache(maxsize=8)
+def _all_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Looking through every installed package takes a while: once for each place where they may be."""
+    return tuple(entry_points(group=group))
 
 
 def _file(key: str, path: Path) -> ModuleType:

@@ -39,7 +39,7 @@ class Variant(Optimizer):
             the weight of a running mean without bias.
         after: whether `student` measures by the noise that the innovation itself has entered.
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
-        noise: "learned", or "constant" (the paper's one r for all weights).
+        noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -90,6 +90,8 @@ class Variant(Optimizer):
                 part = (slice(*block["rows"]), slice(*block["columns"]))
                 follow(block, gain, self.t, o, weights.get(id(block), 1.0))
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
+                if o["noise"] == "tile":
+                    s.mul_(block["r"].mean().sqrt())
                 if o["moment"].startswith("sum:"):
                     s = (block["r"] + (block["M"] / float(o["moment"][4:])).square()).sqrt()
                 s = s + (o["eps"] * s.mean() + 1e-30)

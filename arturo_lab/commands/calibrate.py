@@ -75,7 +75,7 @@ class Options:
     pool: PoolSize = group(PoolSize, "")
     planning: Planning = group(Planning, "")
     predictions: Predictions = group(Predictions, "the predictions")
-    share: Share = group(Share, "the trainings", leave_out=("fold",))
+    share: Share = group(Share, "the trainings", leave_out=("fold", "validation"))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     data: DataSource = group(DataSource, "data")
 

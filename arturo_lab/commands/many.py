@@ -153,8 +153,11 @@ def train_many(
     argv: Sequence[str],
     console: Console,
     log: Logging | None = None,
+    on_status: Callable[[RunStatus], None] = lambda status: None,
 ) -> int:
     """Train what is not finished yet, with the overview on; :func:`prepare` has said how much that is.
+
+    ``on_status`` is called with every change, after the overview.
 
     Returns the command's exit code: 0 if all runs are over, 1 if some failed, 130 (as a shell counts) if interrupted.
     """
@@ -168,9 +171,12 @@ def train_many(
         open_pool(runs.size, missing) as pool,
         Overview(runs.configs, pool.jobs, console, seconds) as overview,
     ):
-        last = pool.train_all(
-            runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=overview.on_status, stop=stop, log=log
-        )
+
+        def tell(status: RunStatus) -> None:
+            overview.on_status(status)
+            on_status(status)
+
+        last = pool.train_all(runs.configs, runs.out, pool.jobs, data_dir=source.data_dir, on_status=tell, stop=stop, log=log)
     failed = [status for status in last if status.state == "failed"]
     for status in failed:
         print(status.details, end="", file=sys.stderr)

@@ -63,7 +63,7 @@ class Options:
     compared: Against = group(Against, "")
     pool: PoolSize = group(PoolSize, "")
     planning: Planning = group(Planning, "")
-    share: Share = group(Share, "the tasks, instead of the scale's choice", leave_out=("fold",))
+    share: Share = group(Share, "the tasks, instead of the scale's choice", leave_out=("fold", "validation"))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     data: DataSource = group(DataSource, "data")
 

@@ -117,7 +117,7 @@ class Options:
     )
     effort: Effort = group(Effort, "the search")
     scale: str = option("full", "full, or cpu: reduced as `arturo reproduce --scale cpu` reduces it", metavar="NAME")
-    share: Share = group(Share, "the task", leave_out=("fold",))
+    share: Share = group(Share, "the task", leave_out=("fold", "validation"))
     machine: Machine = group(Machine, "the machine", leave_out=("parallel",))
     pool: PoolSize = group(PoolSize, "")
     data: DataSource = group(DataSource, "data and records")

@@ -28,11 +28,12 @@ class Fold(NamedTuple):
     parts: int
 
     @classmethod
-    def parse(cls, text: str) -> Fold:
+    def parse(cls, text: str, key: str = "fold") -> Fold:
+        """``key`` is what the user calls it."""
         match = re.fullmatch(r"([0-9]+)/([0-9]+)", text) if isinstance(text, str) else None
         fold = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
         if not (1 <= fold.number <= fold.parts and fold.parts >= 2):
-            raise ConfigError(f"fold: must be k/K with 1 <= k <= K and K >= 2, such as 2/8, got {text!r}")
+            raise ConfigError(f"{key}: must be k/K with 1 <= k <= K and K >= 2, such as 2/8, got {text!r}")
         return fold
 
     def __str__(self) -> str:

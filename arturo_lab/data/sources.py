@@ -220,6 +220,7 @@ def first(name: str, train: int, test: int) -> DataSet:
 
 DATA["fashion-mnist-12000"] = first("fashion-mnist", train=12_000, test=5_000)
 DATA["cifar10-10000"] = first("cifar10", train=10_000, test=5_000)
+DATA["cifar100-10000"] = first("cifar100", train=10_000, test=5_000)
 
 
 def data_set(data: str | DataSet | Callable[[], Examples]) -> DataSet:

@@ -45,6 +45,8 @@ class OptimizerEntry:
         mode: told True before training and False before testing.
         tests_other_weights: whether ``mode`` changes the weights, so that batch norms must see them before a test.
         forgets: attributes its ``state_dict()`` leaves out though a resumed run needs them.
+        method: number of the method, of our own ones: whoever changes what a step computes, beyond rounding, raises it, and
+            results that are kept for long (`arturo league`) are made again. None: its source says which it is.
         draws: whether it takes random numbers from torch's global generator, so that dropout's masks are not those of the
             other optimizers with the same seed.
     """
@@ -65,6 +67,7 @@ class OptimizerEntry:
     tests_other_weights: bool = False
     forgets: tuple[str, ...] = ()
     draws: bool = False
+    method: int | None = None
 
     @property
     def exact_diagonal(self) -> bool:
@@ -109,6 +112,9 @@ def exact(name: str) -> dict[str, Any]:
 TWICE: dict[str, Any] = {"around_gradient": lambda optimizer: _expected_cycle(), "create_graph": True}  # to differentiate again
 NEED_GRAPH = ("AdaHessian", "SophiaH")  # of pytorch-optimizer: they differentiate the gradient
 ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
+
+
+ADAPTIVE, EXACT = 1, 1  # `method` of AdaArturo and of Arturo
 
 
 TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}
@@ -166,20 +172,25 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
             warmup=0.1,
         ),
         "adaarturo": OptimizerEntry(
-            "AdaArturo", "ours, noise and geometry learned; lr 1e-3, nothing tuned anywhere", lambda: AdaArturo, {"lr": 1e-3}
+            "AdaArturo",
+            "ours, noise and geometry learned; lr 1e-3, nothing tuned anywhere",
+            lambda: AdaArturo,
+            {"lr": 1e-3},
+            method=ADAPTIVE,
         ),
         "adaarturo-diagonal": OptimizerEntry(
             "AdaArturo (diagonal)",
             "the same without matrix products; nothing tuned anywhere",
             lambda: AdaArturo,
             {"lr": 1e-3, "covariance": "diagonal"},
+            method=ADAPTIVE,
         ),
         "arturo": OptimizerEntry("arTuRO", "ours, exact; tuned in the paper", lambda: Arturo, {}, TUNED, milestone_factor=ROOT),
         "arturo-paper": OptimizerEntry(
             "arTuRO (paper)", "as published; tuned in the paper", lambda: Arturo, PAPER, TUNED, milestone_factor=ROOT
         ),
         "arturo-default": OptimizerEntry(
-            "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT
+            "arTuRO (default)", "ours, exact, nothing tuned anywhere", lambda: Arturo, {}, milestone_factor=ROOT, method=EXACT
         ),
         # The paper's ablations, and what it leaves out of them.
         "arturo-bisection": ablation(

@@ -104,7 +104,7 @@ def measured(config: RunConfig, data: Examples, threads: int | None = None) -> C
 def seconds_of_test(config: RunConfig, data: Examples) -> float:
     """What the test of an epoch takes, from one batch of it."""
     task, device = TASKS[config.task], torch.device(config.machine.device)
-    data = data.subset(config.share.subset).fold(config.share.fold)
+    data = data.subset(config.share.subset).fold(config.share.held_out)
     model = task.model().to(device)
     batch = min(config.batch_size, len(data.test_targets))
     inputs, targets = data.test_inputs[:batch].to(device), data.test_targets[:batch].to(device)

@@ -64,7 +64,7 @@ STYLES: dict[str, Style] = {
     "adahessian": Style(*BLACK, SHORT),
     "adahessian-hessian": Style(*BLUE, DASH_DOT_DOT),
     "schedulefree-adamw": Style(*GREEN, SPARSE),
-    "soap": Style(*BLACK, LONG_SHORT),
+    "soap": Style(*VERMILION, LONG_SHORT),
     "muon": Style(*SKY, LONG),
     "adamw-warmup": Style(*GREEN, LONG),
     "lamb": Style(*ORANGE, DASH_DOT_DOT),

@@ -43,12 +43,12 @@ def write_figures(sections: Sequence[Section], folder: Path, ranking: Ranking | 
     return paths
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf"), dpi: int = 200) -> list[Path]:
     """As PNG and PDF, the same bytes every time. Returns the paths."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     with matplotlib.rc_context({"pdf.fonttype": 42}):  # letters stay letters
         for path in paths:
-            figure.savefig(path, dpi=200, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+            figure.savefig(path, dpi=dpi, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     return paths
 
 

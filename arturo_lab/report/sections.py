@@ -19,7 +19,7 @@ from arturo_lab.report.palette import STYLES, Style, distinct, style
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
 
-PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold")  # runs that differ in one of these are not compared
+PROTOCOL = ("task", "epochs", "batch_size", "subset", "fold", "validation")  # runs that differ in one of these are not compared
 PARTS = ("data", "forward", "backward", "optimizer", "other", "test")  # of an epoch's time
 
 
@@ -121,10 +121,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Section:
-    """All runs of one task under one protocol."""
+    """All runs of one task under one protocol. ``aim`` is the target of the times; None: what the middle variant reaches."""
 
     protocol: dict[str, Any]
     variants: tuple[Variant, ...]
+    aim: float | None = None
 
     @property
     def task(self) -> str:
@@ -149,6 +150,8 @@ class Section:
     @cached_property
     def target(self) -> float | None:
         """The middle variant's mean, as a round number: half of them get there, and none at once."""
+        if self.aim is not None:
+            return self.aim
         means = [estimate.mean for variant in self.variants if (estimate := variant.estimate) is not None]
         if not means:
             return None

@@ -132,6 +132,8 @@ def protocol_words(protocol: dict[str, Any]) -> str:
         )
     if protocol.get("fold") is not None:
         words.append(f"tested on part {protocol['fold']} of them")
+    if protocol.get("validation") is not None:
+        words.append(f"curves on part {protocol['validation']} of them, which is not trained on")
     return ", ".join(words)
 
 

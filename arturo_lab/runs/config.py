@@ -61,11 +61,12 @@ class RunConfig:
         for key in ("epochs", "batch_size"):
             if getattr(self.share, key) is None:
                 raise ConfigError(f"{key}: must be an integer >= 1, got None")
-        subset, fold = self.share.subset, self.share.fold
+        subset = self.share.subset
         if subset is not None and subset > (examples := loading.count(TASKS[self.task].data)):
             raise ConfigError(f"subset: {self.task} has {examples} training examples, got {subset}")
-        if fold is not None and (parts := Fold.parse(fold).parts) > (examples := self._examples):
-            raise ConfigError(f"fold: {examples} training examples cannot be {parts} parts")
+        for key, part in (("fold", self.share.fold), ("validation", self.share.validation)):
+            if part is not None and (parts := Fold.parse(part, key).parts) > (examples := self._examples):
+                raise ConfigError(f"{key}: {examples} training examples cannot be {parts} parts")
         if not isinstance(self.settings, dict):
             raise ConfigError(f"settings: must be a dict, got {self.settings!r}")
         entry = OPTIMIZERS[self.optimizer]
@@ -110,7 +111,7 @@ class RunConfig:
         images = 0
         if entry.from_images is not None:  # to count may take as long as to read
             images = loading.count(default.data) if share.subset is None else share.subset
-            images = images if share.fold is None else Fold.parse(share.fold).training_images(images)
+            images = images if share.held_out is None else Fold.parse(share.held_out).training_images(images)
         return cls(task, optimizer, seed, optimizer_settings.resolve(optimizer, task, images, overrides), share, machine)
 
     def changed(self, **values: Any) -> RunConfig:
@@ -156,8 +157,9 @@ class RunConfig:
 
     @property
     def training_images(self) -> int:
-        """That it trains on: of the subset, without the fold that is held out."""
-        return self._examples if self.share.fold is None else Fold.parse(self.share.fold).training_images(self._examples)
+        """That it trains on: of the subset, without the part that is held out."""
+        part = self.share.held_out
+        return self._examples if part is None else Fold.parse(part).training_images(self._examples)
 
     @property
     def _examples(self) -> int:

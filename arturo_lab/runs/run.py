@@ -2,10 +2,12 @@
 
     config.json        everything that decides the numbers
     environment.json   versions, machine, revision, digests of data and code (arturo_lab.runs.provenance)
-    metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics)
+    metrics.jsonl      a row per epoch (arturo_lab.training.epoch.EpochMetrics); with --validation or --fold its test_... are of
+                       the part of the training images that is held out
     steps.jsonl        a row per step (arturo_lab.training.epoch.StepMetrics)
     checkpoint.pt      to resume from; weights under "model"
-    result.json        when it is over: status, the metric that counts, test_loss and others, train_loss, epochs, seconds
+    result.json        when it is over: status, the metric that counts, test_loss and others, train_loss, epochs, seconds; with
+                       --validation test_... are of the test set, looked at once, and validation_... the last epoch's
 
 Rows are appended before the checkpoint that counts them. A process may die at any point: rows beyond the checkpoint are cut
 off when the run is resumed, and come again, bit for bit. Whatever else does not fit is an error, and nothing is overwritten.
@@ -33,7 +35,7 @@ from arturo_lab.runs.config import FORMAT, RunConfig
 from arturo_lab.runs.environment import environment
 from arturo_lab.runs.lock import Locked, locked
 from arturo_lab.runs.provenance import differences
-from arturo_lab.runs.records import RecordError, epoch_rows, parse_rows, read_object, read_result, read_run
+from arturo_lab.runs.records import RecordError, epoch_rows, number, parse_rows, read_object, read_result, read_run
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row, from_row
 
@@ -114,13 +116,23 @@ class RunFolder:
                 torch.save({"format": FORMAT, "config": self.config.key, "sizes": sizes, **captured}, stream)
         self._saved = time.monotonic()
 
-    def finish(self, status: str, history: Sequence[EpochMetrics]) -> None:
-        """Write result.json: the last epoch's numbers."""
+    def finish(self, status: str, history: Sequence[EpochMetrics], test: Mapping[str, float] | None = None) -> None:
+        """Write result.json: the last epoch's numbers.
+
+        With ``config.share.validation`` these are called ``validation_...``, and ``test`` has the metrics of the test set by
+        name; None: the run diverged before it was looked at.
+        """
         row, metric = as_row(history[-1]), TASKS[self.config.task].metric
+        validation = {}
+        if self.config.share.validation is not None:
+            measured = [key for key in row if key.startswith("test_")]
+            validation = {f"validation_{key.removeprefix('test_')}": row[key] for key in measured}
+            row |= {key: number((test or {}).get(key.removeprefix("test_"))) for key in measured}
         self.result = {
             "status": status,
             "metric": {**metric.described(), "value": row[metric.key]},
             **{key: row[key] for key in row if key.startswith("test_")},
+            **validation,
             "train_loss": row["train_loss"],
             "epochs": len(history),
             "seconds": row["wall_seconds"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arturo_lab.errors import ConfigError
 from arturo_lab.fields import check, option
 from arturo_lab.tasks.schedules import SCHEDULES
 
@@ -30,6 +31,12 @@ class Share:
         "hold out the k-th of K parts of the training images and test on it instead of the test images",
         metavar="k/K",
     )
+    validation: str | None = option(
+        None,
+        "k/K: hold out the k-th of K parts of the training images, measure every epoch on it, and test once, after the last "
+        "epoch",
+        metavar="k/K",
+    )
     schedule: str | None = option(
         None,
         "lr schedule: constant, cosine (to 0) or milestones (default: the optimizer's, else the task's)",
@@ -45,3 +52,12 @@ class Share:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.fold is not None and self.validation is not None:
+            raise ConfigError(
+                f"validation: a fold has no test to keep for the end; leave out one of {self.fold} and {self.validation}"
+            )
+
+    @property
+    def held_out(self) -> str | None:
+        """The part of the training images that is not trained on, whatever for."""
+        return self.fold or self.validation

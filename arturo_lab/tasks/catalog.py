@@ -84,6 +84,9 @@ TASKS: Registry[Task] = Registry(
         ),
         "cifar10-vit": _cifar("CIFAR-10 (10,000), vision transformer", model=networks.VisionTransformer, epochs=7),
         "cifar10-cnn-short": _cifar("CIFAR-10 (10,000), CNN", model=models.cifar_cnn, epochs=8),
+        "cifar100-cnn-short": _cifar(
+            "CIFAR-100 (10,000), CNN", data="cifar100-10000", model=partial(models.cifar_cnn, num_classes=100), epochs=8
+        ),
         "fmnist-cnn-short": _fashion(
             "Fashion-MNIST (12,000), CNN", model=models.fashion_mnist_cnn, batch_size=32, epochs=8, epoch_steps=375
         ),

@@ -34,6 +34,7 @@ class EpochMetrics:
     seconds_backward: float = 0.0
     seconds_optimizer: float = 0.0
     seconds_test: float = 0.0  # of the test, not a part of `seconds`
+    seconds_cpu: float = 0.0  # of all threads of the process during `seconds`; less where others had the cores
     images_per_second: float = 0.0  # in training
     prediction_error: float | None = None  # arTuRO only: mean over the steps, see arturo_lab.training.prediction
     others: dict[str, float] = field(default_factory=dict)  # the task's other metrics by name; in the row test_NAME each
@@ -84,11 +85,13 @@ class Epoch:
     @contextmanager
     def timed(self, what: str, device: torch.device) -> Iterator[None]:
         """Add the time of the block. An accelerator works behind our back: wait for it."""
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         yield
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+        if what == "step":
+            self.seconds["cpu"] = self.seconds.get("cpu", 0.0) + time.process_time() - worked
 
     def add(self, loss: float, images: int, info: StepInfo | None, prediction_error: float | None = None) -> None:
         """Count one step."""
@@ -123,6 +126,7 @@ class Epoch:
             seconds_backward=self.seconds.get("backward", 0.0),
             seconds_optimizer=self.seconds.get("optimizer", 0.0),
             seconds_test=self.seconds.get("test", 0.0),
+            seconds_cpu=self.seconds.get("cpu", 0.0),
             images_per_second=self.images / seconds if seconds else 0.0,
             prediction_error=self.prediction_error_sum / self.predictions if self.predictions else None,
             others={name: value for name, value in tested.items() if name not in ("loss", "accuracy")},

@@ -56,7 +56,7 @@ def train(
 
     Args:
         config: what to train.
-        data: what to train on; ``config.share.subset`` and ``config.share.fold`` are applied here.
+        data: what to train on; ``config.share`` says which part is held out.
         on_epoch: gets every epoch's metrics.
         on_step: gets every step's metrics.
         run: where to write metrics, checkpoints and the result, and to resume from if it holds a checkpoint.
@@ -66,7 +66,7 @@ def train(
     processes = Processes() if processes is None else processes
     whole = data
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.machine.device)
-    data = data.subset(config.share.subset).fold(config.share.fold).to(device)
+    data = data.subset(config.share.subset).fold(config.share.held_out).to(device)
     prepared, examples = task.inputs.prepared(data.train_inputs), len(data)
     if task.epoch_steps is not None and not task.replacement and examples < config.batch_size:
         raise ConfigError(f"batch_size: {examples:,} examples make no batch of {config.batch_size}; lower --batch-size")
@@ -114,6 +114,12 @@ def train(
             epoch = None if captured is None else training.restore(captured)
             diverged = any(math.isnan(metrics.train_loss + metrics.test_loss) for metrics in history)
 
+        def measure(on: Examples) -> dict[str, float]:
+            entry.mode(optimizer, False)
+            if entry.tests_other_weights:
+                refresh_norms(model, task.inputs, data.train_inputs.split(config.batch_size)[:NORM_BATCHES])
+            return evaluate(model, on.test_inputs.to(device), on.test_targets.to(device), task, processes)
+
         while len(history) < config.epochs and not diverged:
             if epoch is None:
                 epoch = Epoch(len(history) + 1, order.epoch())
@@ -159,10 +165,7 @@ def train(
                     raise KeyboardInterrupt
 
             with epoch.timed("test", device):
-                entry.mode(optimizer, False)
-                if entry.tests_other_weights:
-                    refresh_norms(model, task.inputs, data.train_inputs.split(config.batch_size)[:NORM_BATCHES])
-                tested = evaluate(model, data.test_inputs, data.test_targets, task, processes)
+                tested = measure(data)
             metrics = epoch.metrics(tested, seconds_before=history[-1].wall_seconds if history else 0.0)
             diverged = diverged or not math.isfinite(metrics.test_loss)
             history.append(metrics)
@@ -175,8 +178,12 @@ def train(
             if any(processes.total([stop()], device)) and len(history) < config.epochs:
                 raise KeyboardInterrupt
 
+        test = None
+        if config.share.validation is not None and kept and not diverged:
+            test = measure(whole)  # the one look at the test set
+            diverged = not math.isfinite(test["loss"])
         if run is not None:
-            run.finish("diverged" if diverged else "finished", history)
+            run.finish("diverged" if diverged else "finished", history, test)
     return tuple(history)
 
 

@@ -225,6 +225,7 @@ SPACES: dict[str, dict[str, Space]] = {
         **_PEERS,
     },
 }
+SPACES["fair"]["arturo-default"] = SPACES["fair"]["arturo"]
 
 
 def space(protocol: str, optimizer: str, ranges: Sequence[str] = ()) -> Space:

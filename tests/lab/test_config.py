@@ -86,6 +86,7 @@ def test_key_is_fixed_and_sees_every_field() -> None:
         {"amp": "bf16"},
         {"compile": True},
         {"fold": "1/8"},
+        {"validation": "1/8"},
         {"parallel": "fsdp2"},
         {"channels_last": True},
         {"schedule": "constant"},

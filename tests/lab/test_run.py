@@ -293,7 +293,7 @@ def test_divergence_ends_the_run_and_is_no_crash(tmp_path: Path, monkeypatch: py
     assert json.loads((folder / "steps.jsonl").read_text().splitlines()[-1])["loss"] is None
 
     with pytest.MonkeyPatch.context() as patch:  # death between the last epoch and the result
-        patch.setattr(run.RunFolder, "finish", lambda self, status, history: (_ for _ in ()).throw(Died))
+        patch.setattr(run.RunFolder, "finish", lambda self, status, history, test: (_ for _ in ()).throw(Died))
         with pytest.raises(Died):
             go(tmp_path / "late", config("wild", epochs=5))
     again = go(tmp_path / "late", config("wild", epochs=5))

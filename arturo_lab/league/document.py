@@ -1,0 +1,176 @@
+"""The league as one document and one page: tables, figures, how to read them, what made them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from arturo_lab.league.ablation import ABLATION_TASKS
+from arturo_lab.league.field import OURS, REFERENCE, VALIDATION, League, label
+from arturo_lab.league.figures import curves_figure, ranks_figure
+from arturo_lab.league.results import Outcome, judged_on_validation, outcome, targets, variant
+from arturo_lab.league.rows import Rows
+from arturo_lab.league.stages import SLOTS, at_defaults
+from arturo_lab.league.tables import ablation_table, losses_table, results_table, settings_table, times_table
+from arturo_lab.report import sweep
+from arturo_lab.report.across import profiles_table, ranks_table
+from arturo_lab.report.document import Document, Part
+from arturo_lab.report.page import page
+from arturo_lab.report.plots import profiles_figure, save
+from arturo_lab.report.tables import environment_table
+from arturo_lab.report.writers import html
+from arturo_lab.runs import atomic
+
+NAME = "league"
+PAGE_DPI = 100  # of the figures inside the page
+
+
+def document(league: League, rows: Rows, command: str) -> Document:
+    """All parts that the rows have something for."""
+    aims = targets(league, rows)
+    outcomes = [outcome(league, rows, stage, aims) for stage in ("untouched", "tuned")]
+    shown = [of for of in outcomes if of.sections]
+    parts = [Part("", (introduction(league),))]
+    if shown:
+        parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in shown]
+        parts.append(Part("Ranks", (), None, (), ranks_figure(shown), "ranks"))
+    for of in shown:
+        parts.append(Part(f"{of.stage.capitalize()}", (about(of),), results_table(of)))
+        if of.ranking is not None:
+            parts.append(Part(f"{of.stage.capitalize()}: ranks", (), ranks_table(of.ranking)))
+        if aims:
+            parts.append(Part(f"{of.stage.capitalize()}: time to {label(REFERENCE)}'s tuned result", (), times_table(of)))
+        if aims and of.ranking is not None:
+            picture = profiles_figure(of.ranking)
+            heading = f"{of.stage.capitalize()}: performance profiles"
+            parts.append(Part(heading, (), profiles_table(of.ranking), (), picture, f"profiles-{of.stage}"))
+        parts.append(Part(f"{of.stage.capitalize()}: curves", (), None, (), curves_figure(of), f"curves-{of.stage}"))
+    if any(of.stage == "tuned" for of in shown):
+        parts.append(Part("Chosen values", (), settings_table(league, rows)))
+    parts += sweep_parts(league, rows)
+    parts += ablation_parts(league, rows)
+    if rows.records:
+        parts.append(Part("Environments", (), environment_table(list(rows.records.values()))))
+    facts = {"tasks": list(league.tasks), "optimizers": list(league.optimizers), "targets": aims}
+    return Document(NAME, "The league", command, tuple(part for part in parts if not empty(part)), facts)
+
+
+def empty(part: Part) -> bool:
+    return not part.paragraphs and part.table is None and part.figure is None
+
+
+def introduction(league: League) -> str:
+    return (
+        f"{len(league.optimizers)} optimizers on {len(league.tasks)} tasks. **Untouched**: everybody at the defaults of its "
+        f"package or authors. **Tuned**: everybody gets {league.trials} trials on each task, the same quasi-random points, "
+        "mapped into its own range of step, memory and decay, the first being the untouched values; each trial is trained for "
+        f"{league.fidelity:.0%} of the epochs, and the best on validation data (part {VALIDATION} of the training examples, "
+        f"never trained on) is trained at full length with {league.seeds} seeds. Curves and choices see validation data alone; "
+        "the test set is looked at once, by the runs in the tables of results. No task is left out because of its result; "
+        "missing and partial results are marked. docs/league.md has the details."
+    )
+
+
+def about(of: Outcome) -> str:
+    if of.stage == "untouched":
+        return "Nobody is tuned: lr, momentum and decay are what the package or its authors set."
+    return "Everybody is tuned with the same number of trials of the same length, at the same points of the unit cube."
+
+
+def losses(of: Outcome) -> tuple[str, ...]:
+    """On how many tasks somebody is ahead of AdaArturo, on which, and who."""
+    behind, first = [], 0
+    for section in of.sections:
+        ours = variant(section, OURS)
+        if ours is None:
+            continue
+        place = section.ranked.index(ours)
+        first += place == 0
+        if place:
+            names = ", ".join(each.label for each in section.ranked[:place][:3]) + (
+                f" and {place - 3} more" if place > 3 else ""
+            )
+            behind.append(f"{section.task} (rank {place + 1}; ahead: {names})")
+    if not behind and not first:
+        return (f"No run of {label(OURS)} is over yet.",)
+    lost = f" It is behind on {'; '.join(behind)}." if behind else ""
+    return (f"{label(OURS)} is first on {first} of {first + len(behind)} tasks.{lost}",)
+
+
+def sweep_parts(league: League, rows: Rows) -> list[Part]:
+    """The learning-rate picture."""
+    slots = list(SLOTS["sweep"](league, rows))
+    found = judged_on_validation([slot.config for slot in slots if slot.config is not None], rows, loss=True)
+    parts = []
+    for section in found:
+        lines = sweep.curves(section)
+        done, whole = len(section.runs), sum(slot.task == section.task for slot in slots)
+        partial = (f"Partial: {done} of {whole} runs.",) if done < whole else ()
+        picture = sweep.figure(section, lines)
+        parts.append(
+            Part(
+                f"Learning rates: {section.task}",
+                partial,
+                sweep.sweep_table(section, lines),
+                (),
+                picture,
+                f"sweep-{section.task}",
+            )
+        )
+    return parts
+
+
+def ablation_parts(league: League, rows: Rows) -> list[Part]:
+    slots = list(SLOTS["ablation"](league, rows))
+    tasks = [task for task in ABLATION_TASKS if task in league.tasks]
+    ours = [at_defaults(league, task, OURS, seed) for task in tasks for seed in range(league.seeds)]
+    configs = [slot.config for slot in slots if slot.config is not None]
+    if not any(rows.fresh(config) for config in configs):
+        return []
+    return [Part("Ablation", (), ablation_table(league, judged_on_validation([*ours, *configs], rows)))]
+
+
+def write(made: Document, folder: Path) -> list[Path]:
+    """league.md, league.json, the figures as PNG, and index.html."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{NAME}.md", folder / f"{NAME}.json", folder / "index.html"]
+    atomic.write(paths[0], made.markdown().encode())
+    atomic.write_json(paths[1], made.json())
+    atomic.write(paths[2], html_page(made).encode())
+    for part in made.parts:
+        if part.figure is not None:
+            paths += save(part.figure, folder / made.stem(part), kinds=("png",), dpi=130)
+    return paths
+
+
+def html_page(made: Document) -> str:
+    parts = [
+        {
+            "heading": part.heading,
+            "paragraphs": [bold(text) for text in part.paragraphs],
+            "table": None if part.table is None else html(part.table),
+            "image": None if part.figure is None else image(part.figure),
+        }
+        for part in made.parts
+    ]
+    return page(
+        "league.html", ("base.css", "report.css", "league.css"), ("tables.js", "theme.js"), {}, title=made.title,
+        command=made.command, parts=parts,
+    )  # fmt: skip
+
+
+def image(figure: Figure) -> str:
+    """As an address that holds it."""
+    raw = io.BytesIO()
+    figure.savefig(raw, dpi=PAGE_DPI, format="png", metadata={"Software": None})
+    return f"data:image/png;base64,{base64.b64encode(raw.getvalue()).decode()}"
+
+
+def bold(text: str) -> Markup:
+    """The little Markdown that our paragraphs have."""
+    pieces = str(escape(text)).split("**")
+    return Markup("".join(f"<strong>{piece}</strong>" if i % 2 else piece for i, piece in enumerate(pieces)))

@@ -1,0 +1,75 @@
+"""The figures of the league: ranks, performance profiles, curves, learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
+
+from arturo_lab.league.field import OURS, REFERENCE, label
+from arturo_lab.league.results import Outcome, variant
+from arturo_lab.report.palette import style
+from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid
+
+DRAWN = ("sgd", REFERENCE, "muon", "soap", OURS)  # in the curves: all thirteen would hide each other
+COLUMNS = 3  # panels beside each other
+
+
+def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
+    """A panel for each table: every rank as a dot, the mean as a bar."""
+    ranked = [of for of in outcomes if of.ranking is not None]
+    if not ranked:
+        return None
+    figure, panels = grid(1, len(ranked))
+    rows = max(len(of.league.optimizers) for of in ranked)
+    figure.set_size_inches(4.2 * len(ranked), 0.29 * rows + 1.5)
+    for axes, of in zip(panels, ranked, strict=True):
+        assert of.ranking is not None
+        standings = of.ranking.standings
+        for y, standing in enumerate(standings):
+            name = standing.variants[0].optimizer
+            colour = style(name).light
+            axes.barh(y, standing.mean_rank - 1, left=1, color=colour, alpha=0.9 if name == OURS else 0.35, height=0.7)
+            ties: dict[float, int] = {}
+            for place in standing.ranks:
+                ties[place] = ties.get(place, 0) + 1
+            for place, many in ties.items():
+                axes.plot([place], [y], "o", color=colour, markersize=2.5 + 1.5 * math.sqrt(many), markeredgecolor="white",
+                          markeredgewidth=0.6)  # fmt: skip
+            axes.text(len(standings) + 0.8, y, f"{standing.mean_rank:.1f}", va="center", ha="left", fontsize=8)
+        axes.set_yticks(range(len(standings)), [standing.label for standing in standings])
+        axes.set_ylim(len(standings) - 0.4, -0.6)
+        axes.set_xlim(0.6, len(standings) + 0.4)
+        axes.xaxis.set_major_locator(MultipleLocator(3, offset=1))
+        axes.set_xlabel("rank; 1 is the best", fontsize=8)
+        axes.set_title(f"{of.stage}, {len(of.ranking.sections)} tasks", loc="left", fontsize=9)
+        finish(axes)
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    figure.suptitle("Ranks by the test result: dots are tasks (larger: several), bars and numbers the mean", fontsize=9)
+    return figure
+
+
+def curves_figure(of: Outcome) -> Figure | None:
+    """The validation metric of a few, a panel for each task, with AdamW's tuned result as a line."""
+    shown = [(section, [v for name in DRAWN if (v := variant(section, name)) is not None]) for section in of.sections]
+    shown = [(section, variants) for section, variants in shown if variants]
+    if not shown:
+        return None
+    figure, panels = grid(math.ceil(len(shown) / COLUMNS), min(COLUMNS, len(shown)))
+    for axes, (section, variants) in zip(panels, shown, strict=False):
+        draw_curves(axes, variants, section.metric, over_time=False, title=False)
+        if section.aim is not None:
+            axes.axhline(section.aim, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+        unit = f" [{section.metric.unit}]" if section.metric.unit in ("%", "nats") else ""
+        axes.set_title(f"{section.task}: {section.metric.title.removeprefix('test ')}{unit}", loc="left", fontsize=9)
+        axes.set_xlabel("epoch", fontsize=8)
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    words = bands_words([v for _, variants in shown for v in variants])
+    note = f"Validation data, {of.stage}. {words} Dashed: the tuned {label(REFERENCE)} after its last epoch."
+    add_legend(figure, panels, COLUMNS, note)
+    return figure

@@ -1,0 +1,108 @@
+"""What the rows come to: the sections of a stage, the targets of the times, who is ranked where."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from arturo_lab.league.field import REFERENCE, League
+from arturo_lab.league.rows import Rows, busy, clocked, validation_value
+from arturo_lab.league.stages import SLOTS
+from arturo_lab.report.ranking import Ranking, ranking
+from arturo_lab.report.sections import Section, Variant, sections
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.records import Record
+from arturo_lab.tasks.catalog import TASKS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One of the two tables of the league: "untouched" or "tuned".
+
+    Args:
+        sections: a section for each task with a run, whose aim is AdamW's tuned result on validation data, if there is one.
+        steps: of an epoch, by task.
+        missing: how many runs are still to come.
+    """
+
+    league: League
+    stage: str
+    sections: tuple[Section, ...]
+    steps: dict[str, int]
+    missing: int
+
+    @cached_property
+    def complete(self) -> list[Section]:
+        """Tasks on which everybody has a run that is over."""
+        return [s for s in self.sections if {v.optimizer for v in s.ranked} >= set(self.league.optimizers)]
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """Over the complete tasks."""
+        return ranking(self.complete)
+
+    @property
+    def order(self) -> list[str]:
+        """The optimizers, best mean rank first; those of the league as named as long as there is no ranking."""
+        if self.ranking is None:
+            return list(self.league.optimizers)
+        return [standing.variants[0].optimizer for standing in self.ranking.standings]
+
+    @property
+    def busy(self) -> bool:
+        """Whether any run shared its machine with others."""
+        return any(busy(run) for section in self.sections for run in section.runs)
+
+    def section(self, task: str) -> Section | None:
+        return next((section for section in self.sections if section.task == task), None)
+
+
+def variant(section: Section | None, optimizer: str) -> Variant | None:
+    """Of a section, if it has runs that are over."""
+    return None if section is None else next((v for v in section.variants if v.optimizer == optimizer and v.over), None)
+
+
+def outcome(league: League, rows: Rows, stage: str, aims: dict[str, float] | None = None) -> Outcome:
+    """What a stage has come to so far."""
+    aims = targets(league, rows) if aims is None else aims
+    slots = list(SLOTS[stage](league, rows))
+    configs = [slot.config for slot in slots if slot.config is not None]
+    found = [clocked(record) for config in configs if (record := rows.fresh(config)) is not None]
+    of_tasks = {section.task: section for section in sections(found)}
+    chosen = tuple(dataclasses.replace(of_tasks[task], aim=aims.get(task)) for task in league.tasks if task in of_tasks)
+    steps = {config.task: config.steps_per_epoch for config in {config.task: config for config in configs}.values()}
+    return Outcome(league, stage, chosen, steps, len(slots) - len(found))
+
+
+def targets(league: League, rows: Rows) -> dict[str, float]:
+    """AdamW's tuned result on validation data after the last epoch, the mean over its seeds, by task."""
+    result: dict[str, list[float]] = {}
+    for slot in SLOTS["tuned"](dataclasses.replace(league, optimizers=(REFERENCE,)), rows):
+        record = None if slot.config is None else rows.fresh(slot.config)
+        value = None if record is None else validation_value(record, TASKS[slot.task].metric.key)
+        if value is not None:
+            result.setdefault(slot.task, []).append(value)
+    return {task: statistics.fmean(values) for task, values in result.items()}
+
+
+def on_validation(record: Record, loss: bool = False) -> Record:
+    """The same run judged by its held-out part: the task's metric, or its loss, under the name ``validation_...``."""
+    task = TASKS[record.config["task"]]
+    key = "test_loss" if loss else task.metric.key
+    described = {**task.metric.described(), "name": key.replace("test_", "validation_", 1)}
+    if loss:
+        described |= {"better": "lower", "unit": "nats" if task.metric.percent else task.metric.unit}
+    value = validation_value(record, key)
+    status = "diverged" if value is None else record.status
+    config = {name: value for name, value in record.config.items() if name not in ("fold", "validation")}
+    result = {**record.result, "status": status, "metric": {**described, "value": value}, described["name"]: value}
+    return dataclasses.replace(record, config=config, result=result, status=status)
+
+
+def judged_on_validation(configs: Sequence[RunConfig], rows: Rows, loss: bool = False) -> list[Section]:
+    """Sections of runs that are there."""
+    found = [record for config in configs if (record := rows.fresh(config)) is not None]
+    return sections([on_validation(record, loss) for record in found])

@@ -1,0 +1,123 @@
+"""The stages: which runs each consists of, in the order in which they are trained.
+
+| stage | runs | looks at |
+|---|---|---|
+| untouched | every optimizer at its own defaults, every seed | validation after every epoch, test once |
+| trials | the same number of configurations for each, shortened | validation |
+| tuned | the best trial of each at full length, every seed | validation after every epoch, test once |
+| sweep | a few optimizers over three decades of lr | validation |
+| ablation | AdaArturo with one part off, every seed | validation |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from arturo_lab.league.ablation import ABLATION_TASKS, entries
+from arturo_lab.league.field import TRIAL_SEED, League, shortened
+from arturo_lab.league.rows import Rows, validation_value
+from arturo_lab.league.valley import POINTS, SWEEP, SWEPT, rates, swept_settings
+from arturo_lab.optimizers.settings import Settings
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.tasks.catalog import TASKS
+
+STAGES = ("untouched", "trials", "tuned", "sweep", "ablation")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a stage. ``config`` is None as long as the trials that decide it are not over."""
+
+    stage: str
+    task: str
+    optimizer: str
+    number: int  # of the seed, the trial or the lr
+    epochs: int
+    config: RunConfig | None
+
+
+def untouched(league: League, rows: Rows) -> Iterator[Slot]:
+    for seed in range(league.seeds):
+        for task in league.tasks:
+            for name in league.optimizers:
+                config = at_defaults(league, task, name, seed)
+                yield Slot("untouched", task, name, seed, config.epochs, config)
+
+
+@cache
+def at_defaults(league: League, task: str, optimizer: str, seed: int) -> RunConfig:
+    return league.config(task, optimizer, seed, test=True)
+
+
+def trials(league: League, rows: Rows) -> Iterator[Slot]:
+    for task in league.tasks:
+        epochs = league.trial_epochs(task)
+        for number in range(league.trials):
+            for name in league.optimizers:
+                yield Slot("trials", task, name, number, epochs, trial(league, task, name, number))
+
+
+@cache
+def trial(league: League, task: str, optimizer: str, number: int) -> RunConfig:
+    settings = league.trial_settings(optimizer)[number]
+    return league.config(task, optimizer, TRIAL_SEED, settings, league.trial_epochs(task), test=False)
+
+
+def tuned(league: League, rows: Rows) -> Iterator[Slot]:
+    for seed in range(league.seeds):
+        for task in league.tasks:
+            for name in league.optimizers:
+                best = winner(league, rows, task, name)
+                config = None if best is None else league.config(task, name, seed, best[1], test=True)
+                yield Slot("tuned", task, name, seed, TASKS[task].epochs, config)
+
+
+def winner(league: League, rows: Rows, task: str, optimizer: str) -> tuple[int, Settings] | None:
+    """The number and the settings of the best trial; None until all of them are over. Of equal ones the first."""
+    metric, scores = TASKS[task].metric, []
+    for number in range(league.trials):
+        record = rows.fresh(trial(league, task, optimizer, number))
+        if record is None:
+            return None
+        value = validation_value(record, metric.key)
+        scores.append(metric.worst if value is None else metric.score(value))
+    best = max(range(league.trials), key=lambda number: scores[number])
+    return best, league.trial_settings(optimizer)[best]
+
+
+@cache
+def swept(league: League, task: str, name: str, number: int) -> RunConfig:
+    settings = swept_settings(name, rates(name)[number])
+    return league.config(task, name, 0, settings, shortened(task, SWEEP[task]), test=False)
+
+
+def sweep(league: League, rows: Rows) -> Iterator[Slot]:
+    for task in (task for task in SWEEP if task in league.tasks):
+        epochs = shortened(task, SWEEP[task])
+        for number in range(POINTS):
+            for name in (name for name in SWEPT if name in league.optimizers):
+                yield Slot("sweep", task, name, number, epochs, swept(league, task, name, number))
+
+
+@cache
+def ablated(league: League, task: str, name: str, seed: int) -> RunConfig:
+    return league.config(task, name, seed, test=False)
+
+
+def ablation(league: League, rows: Rows) -> Iterator[Slot]:
+    for seed in range(league.seeds):
+        for task in (task for task in ABLATION_TASKS if task in league.tasks):
+            for name in entries():
+                config = ablated(league, task, name, seed)
+                yield Slot("ablation", task, name, seed, config.epochs, config)
+
+
+SLOTS: dict[str, Callable[[League, Rows], Iterator[Slot]]] = {
+    "untouched": untouched,
+    "trials": trials,
+    "tuned": tuned,
+    "sweep": sweep,
+    "ablation": ablation,
+}

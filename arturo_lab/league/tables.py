@@ -1,0 +1,229 @@
+"""The tables of the league, for :mod:`arturo_lab.report.writers`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arturo_lab.league.ablation import ABLATIONS, FULL
+from arturo_lab.league.field import OURS, REFERENCE, League, label
+from arturo_lab.league.results import Outcome, variant
+from arturo_lab.league.rows import Rows, busy
+from arturo_lab.league.stages import winner
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.report.comparison import compare
+from arturo_lab.report.evidence import Estimate, median_arrival
+from arturo_lab.report.metric import ShownMetric
+from arturo_lab.report.palette import style
+from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.table import Cell, Column, Row, Table, with_best
+from arturo_lab.report.tables import difference_cell
+from arturo_lab.report.wording import duration
+
+DIVERGED = "A diverged run has no number and counts as worse than any other."
+
+
+def spread(estimate: Estimate, metric: ShownMetric) -> str:
+    """Mean and standard deviation over the seeds.
+
+    Example:
+        >>> spread(Estimate.of([0.90, 0.91, 0.92]), ShownMetric())
+        '91.00 ± 1.00'
+    """
+    if estimate.error is None:
+        return metric.text(estimate.mean)
+    deviation = metric.scale * estimate.error * estimate.n**0.5
+    return f"{metric.text(estimate.mean)} ± {deviation:.{metric.digits(estimate.mean)}f}"
+
+
+def how_partial(found: Variant, seeds: int) -> str:
+    """What is missing or lost, in few words; empty for a whole result."""
+    lost = len(found.with_status("diverged"))
+    words = [f"{lost} of {seeds} diverged"] if lost else []
+    if len(found.over) < seeds:
+        words.append(f"partial: {len(found.over)} of {seeds} seeds")
+    return ", ".join(words)
+
+
+def result_cell(found: Variant | None, seeds: int, best: bool = False) -> Cell:
+    if found is None:
+        return Cell("-", detail="missing")
+    detail, estimate = how_partial(found, seeds), found.estimate
+    if found.with_status("diverged"):
+        rest = "" if estimate is None else f"; the others {found.metric.text(estimate.mean)}"
+        return Cell("diverged", detail=f"{detail}{rest}")
+    assert estimate is not None  # a run that is over has finished with a number or diverged
+    return Cell(spread(estimate, found.metric), estimate.mean, detail, best)
+
+
+def named(optimizer: str) -> Cell:
+    return Cell(label(optimizer), label(optimizer), look=style(optimizer), fields={"optimizer": optimizer})
+
+
+def losses_table(of: Outcome) -> Table:
+    """A row for each task: AdaArturo, its rank, who is ahead."""
+    columns = (
+        Column("task", align="left"),
+        Column(label(OURS), key="ours"),
+        Column("rank"),
+        Column("best", align="left"),
+        Column("best result"),
+        Column(f"{label(OURS)} against {label(REFERENCE)}", key="difference"),
+    )
+    rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
+    note = (
+        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the "
+        f"others the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task; bold where it is "
+        "first. The difference is taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired "
+        f"t-test with Holm's correction, and not below what so few seeds can carry. {DIVERGED}"
+    )
+    return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
+
+
+def standing_cells(section: Section | None, league: League) -> list[Cell]:
+    ours = variant(section, OURS)
+    if section is None or ours is None:
+        return [Cell("-", detail="missing"), *(Cell("-") for _ in range(4))]
+    ranked = section.ranked
+    place, best = ranked.index(ours) + 1, ranked[0]
+    comparison = compare(section, REFERENCE)
+    against = Cell("-") if comparison.reference is None else difference_cell(comparison.of(ours), section.metric)
+    return [
+        result_cell(ours, league.seeds, best is ours),
+        Cell(f"{place} of {len(ranked)}", place, best=place == 1),
+        Cell(best.label),
+        result_cell(best, league.seeds),
+        against,
+    ]
+
+
+def results_table(of: Outcome) -> Table:
+    """Every mean: a row for each optimizer, best mean rank first, a column for each task."""
+    metrics = {section.task: section.metric for section in of.sections}
+    columns = (
+        Column("optimizer", key="label", align="left"),
+        *(Column(task, unit="%" if task in metrics and metrics[task].unit == "%" else "") for task in of.league.tasks),
+    )
+    rows: list[Row] = []
+    for name in of.order:
+        cells = []
+        for task in of.league.tasks:
+            section = of.section(task)
+            found = variant(section, name)
+            cells.append(
+                result_cell(found, of.league.seeds, found is not None and section is not None and section.best is found)
+            )
+        rows.append((named(name), *cells))
+    notes = [
+        f"Test set, looked at once, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracies "
+        f"in %, of the others the loss. The best of each task is bold. {DIVERGED}"
+    ]
+    if of.missing:
+        notes.append(f"Partial: {of.missing} runs of this table are still to come.")
+    return Table(of.stage, f"{of.stage.capitalize()}: final quality", columns, tuple(rows), tuple(notes))
+
+
+def times_table(of: Outcome) -> Table:
+    """Steps and seconds to AdamW's tuned result: a row for each optimizer, a column for each task."""
+    columns = (
+        Column("optimizer", key="label", align="left"),
+        *(Column(task, key=f"{task}_steps", better="lower") for task in of.league.tasks),
+    )
+    rows: list[Row] = []
+    for name in of.order:
+        cells = [arrival_cell(of, task, name) for task in of.league.tasks]
+        rows.append((named(name), *cells))
+    aims = "; ".join(f"{section.task} {section.metric.text(section.aim)}" for section in of.sections if section.aim is not None)
+    notes = [
+        f"Steps, and below them seconds of training, until the validation metric is first as good as that of the tuned "
+        f"{label(REFERENCE)} after its last epoch ({aims}). Measured after every epoch; median over the seeds, given if half "
+        "of them get there."
+    ]
+    if of.busy:
+        notes.append(
+            "busy: other processes competed for the cores while some of these runs were trained (load average above the "
+            "league's own jobs); their seconds are those that the process, on one thread, had a core, and good to some 20 %."
+        )
+    title = f"{of.stage.capitalize()}: steps and time to {label(REFERENCE)}'s tuned result"
+    return Table(f"{of.stage}-times", title, columns, with_best(columns, rows), tuple(notes))
+
+
+def arrival_cell(of: Outcome, task: str, optimizer: str) -> Cell:
+    section = of.section(task)
+    found = variant(section, optimizer)
+    if section is None or found is None or section.aim is None:
+        return Cell("-", detail="missing")
+    epochs, seconds = (median_arrival(found.arrivals(section.aim, clock)) for clock in ("epochs", "seconds"))
+    partial = how_partial(found, of.league.seeds)
+    if epochs is None or seconds is None:
+        return Cell("not reached", detail=partial)
+    marked = ", busy" if any(busy(run) for run in found.runs) else ""
+    steps = round(epochs * of.steps[task])
+    detail = f"{duration(seconds)}{marked}{', ' if partial else ''}{partial}"
+    return Cell(f"{steps:,}", steps, detail, fields={f"{task}_seconds": seconds, f"{task}_busy": bool(marked)})
+
+
+def settings_table(league: League, rows: Rows) -> Table:
+    """What each optimizer's trials chose."""
+    columns = (
+        Column("optimizer", key="label", align="left"),
+        *(Column(task, align="left", wrap=True) for task in league.tasks),
+    )
+    table: list[Row] = []
+    for name in league.optimizers:
+        cells = []
+        for task in league.tasks:
+            best = winner(league, rows, task, name)
+            if best is None:
+                cells.append(Cell("-", detail="missing"))
+            elif best[0] == 0:
+                cells.append(Cell("untouched"))
+            else:
+                cells.append(
+                    Cell(", ".join(f"{key} {shown(value)}" for key, value in best[1].items() if changed(name, key, value)))
+                )
+        table.append((named(name), *cells))
+    note = f"The best of {league.trials} trials on validation data, each trained for {league.fidelity:.0%} of the epochs."
+    return Table("settings", "Chosen values", columns, tuple(table), (note,))
+
+
+def changed(optimizer: str, key: str, value: object) -> bool:
+    """Whether a value is not only the default, named."""
+    return value is not None and OPTIMIZERS[optimizer].values.get(key) != value
+
+
+def shown(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(shown(item) for item in value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def ablation_table(league: League, sections: Sequence[Section]) -> Table:
+    """A row for each part that is off, AdaArturo and its twin first; a column for each task."""
+    names = {v.optimizer for section in sections for v in section.variants}
+    order = [name for name in (OURS, *ABLATIONS) if name in names]
+    columns = (
+        Column("AdaArturo", key="label", align="left"),
+        *(
+            Column(s.task, unit="%" if s.metric.unit == "%" else "", better="higher" if s.metric.higher else "lower")
+            for s in sections
+        ),
+    )
+    rows: list[Row] = []
+    for name in order:
+        cells = []
+        for section in sections:
+            found, whole = variant(section, name), variant(section, FULL)
+            cell = result_cell(found, league.seeds)
+            if found is not None and whole is not None and found is not whole and found.estimate and whole.estimate:
+                gap = section.metric.ahead(found.estimate.mean, whole.estimate.mean)
+                text = f"{section.metric.scale * gap:+.{section.metric.digits(whole.estimate.mean)}f}".replace("-", "−")
+                cell = Cell(cell.text, cell.value, ", ".join(filter(None, (text, cell.detail))), fields={})
+            cells.append(cell)
+        own = "as it is" if name == OURS else label(name)
+        rows.append((Cell(own, own, fields={"optimizer": name}), *cells))
+    note = (
+        f"Validation data, after the last epoch, mean ± standard deviation over {league.seeds} seeds. Below, the difference to "
+        "the twin in plain torch with nothing off, plus is better; the twin itself should be as good as AdaArturo as it is. "
+        f"{DIVERGED}"
+    )
+    return Table("ablation", "AdaArturo with one part off", columns, tuple(rows), (note,))

@@ -1,0 +1,27 @@
+"""The learning-rate picture: which lr are tried, by whom, on what."""
+
+from __future__ import annotations
+
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.optimizers.settings import Settings
+
+SWEEP = {"fmnist-autoencoder": 1.0, "byte-gru": 1 / 3, "cifar10-cnn-short": 1 / 3}  # tasks, and the share of their epochs
+SWEPT = ("adamw-warmup", "soap", "muon", "adaarturo")
+POINTS = 7  # half a decade apart: three decades around the default
+MUON_LR = 0.02  # Muon's default, which its entry leaves to the package
+
+
+def rates(optimizer: str) -> list[float]:
+    """Around the default.
+
+    Example:
+        >>> rates("adamw-warmup")
+        [3.16e-05, 0.0001, 0.000316, 0.001, 0.00316, 0.01, 0.0316]
+    """
+    middle = OPTIMIZERS[optimizer].values.get("lr", MUON_LR)
+    return [float(f"{middle * 10 ** ((i - POINTS // 2) / 2):.3g}") for i in range(POINTS)]
+
+
+def swept_settings(optimizer: str, lr: float) -> Settings:
+    """Muon's two learning rates keep their ratio."""
+    return {"lr": lr, "adamw_lr": 0.015 * lr} if optimizer == "muon" else {"lr": lr}

@@ -1,0 +1,343 @@
+"""``arturo league``: the same chances for all, resumed from its rows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arturo_lab import cli
+from arturo_lab.data import loading
+from arturo_lab.league import work as working
+from arturo_lab.league.ablation import ABLATIONS
+from arturo_lab.league.document import ablation_parts, document, sweep_parts, write
+from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
+from arturo_lab.league.results import outcome, targets
+from arturo_lab.league.rows import Rows, busy, clocked, stale
+from arturo_lab.league.stages import ablation, sweep, trial, trials, tuned, untouched, winner
+from arturo_lab.league.tables import losses_table, results_table, times_table
+from arturo_lab.league.valley import SWEPT, rates, swept_settings
+from arturo_lab.league.work import missing, progress, waves
+from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.report.table import Table
+from arturo_lab.runs.compact import NAME
+from arturo_lab.runs.config import RunConfig
+from arturo_lab.runs.lock import locked
+from arturo_lab.runs.records import Record, read_run
+from arturo_lab.runs.run import open_run
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.train import train
+from arturo_lab.tuning.spaces import space
+
+TASK = """
+import torch
+from torch import nn
+from arturo_lab.data.examples import Examples
+from arturo_lab.data.inputs import AsStored
+from arturo_lab.tasks.metrics import LOSS, squared_error
+from arturo_lab.tasks.schedules import cosine
+from arturo_lab.tasks.task import Task
+
+def line():
+    x = torch.randn(80, 3, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([1.0, -2.0, 0.5])
+    return Examples("line", x[:60], y[:60], x[60:], y[60:])
+
+TASK = Task("A line", data=line, model=lambda: nn.Linear(3, 1), epochs=3, batch_size=10, loss=squared_error,
+            metrics=(LOSS,), inputs=AsStored(), schedule=cosine, threads=1)
+"""
+THREE = ("sgd", "adamw-warmup", "adaarturo")
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("line.py").write_text(TASK)
+    return "line.py:TASK"
+
+
+def words(line: str, *more: str) -> list[str]:
+    chosen = ["--tasks", line, "--optimizers", *THREE, "--trials", "2", "--seeds", "1", "--jobs", "1"]
+    return ["league", *chosen, "--out", "kept", "--work", "work", *more]
+
+
+def keep(
+    rows: Rows, config: RunConfig, value: float, status: str = "finished", load: float = 1.0, seconds: float = 1.0
+) -> None:
+    """A row as if it had been trained: the metric goes to ``value`` in a straight line."""
+    metric = TASKS[config.task].metric
+    row = {metric.key: value if status == "finished" else None, "train_loss": 1.0}
+    curve = tuple({**row, "wall_seconds": (i + 1) * seconds} for i in range(config.epochs))
+    result = {"status": status, "metric": {**metric.described(), "value": value}, metric.key: value, "seconds": seconds}
+    environment = {"torch": "2", "made_with": {"laboratory": "x"}}
+    rows.add(Record(rows.path.parent / config.folder, config.to_json(), environment, curve, result, status), config, load, 1)
+
+
+def test_everybody_has_the_same_trials() -> None:
+    league = League(trials=5)
+    for name in ENTRANTS:
+        chosen, settings = space("fair", name), league.trial_settings(name)
+        assert len(settings) == 5 and settings[0] == {}
+        for point, values in zip(league.points(), settings[1:], strict=True):
+            assert len(point) == len(chosen.dimensions) == 3 and all(0 <= x < 1 for x in point)
+            assert chosen.dimensions[0].share(values["lr"]) == pytest.approx(point[0], abs=1e-3)
+    assert League(trials=3).points() == league.points()[:2]
+
+
+def test_untouched_is_what_the_catalog_says_and_nothing_tuned() -> None:
+    for name in ENTRANTS:
+        assert not set(OPTIMIZERS[name].tuned) & set(SECONDS)
+    slots = list(untouched(League(("digits-mlp", "diabetes-mlp"), seeds=2), Rows(Path("none"))))
+    assert [(s.number, s.task) for s in slots[:: len(ENTRANTS)]] == [
+        (0, "digits-mlp"), (0, "diabetes-mlp"), (1, "digits-mlp"), (1, "diabetes-mlp")
+    ]  # fmt: skip
+    assert {s.config.share.validation for s in slots if s.config} == {"1/6"}
+
+
+def test_trials_never_see_the_test_set() -> None:
+    league = League(("digits-mlp",), trials=2)
+    for slot in trials(league, Rows(Path("none"))):
+        assert slot.config and slot.config.share.fold == "1/6" and slot.config.share.validation is None
+        assert slot.config.epochs == 8 and slot.config.seed == TRIAL_SEED not in range(league.seeds)
+
+
+def test_ten_tasks_of_unlike_kind() -> None:
+    assert len(SECONDS) >= 10 and len({(TASKS[task].data, TASKS[task].model) for task in SECONDS}) == len(SECONDS)
+
+
+def test_trains_resumes_and_reports(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(words(line)) == 0
+    rows = Rows.read(Path("kept") / NAME)
+    league = League((line,), THREE, seeds=1, trials=2)
+    states = {state.stage: state for state in progress(league, rows)}
+    assert {name: (s.done, s.missing) for name, s in states.items() if s.runs} == {
+        "untouched": (3, 0), "trials": (6, 0), "tuned": (3, 0)
+    }  # fmt: skip
+    assert not list(Path("work").rglob("checkpoint.pt"))
+    record = next(iter(rows.records.values()))
+    assert {"rules", "laboratory", "data", "task"} <= set(record.result["made_with"]) and record.result["jobs"] == 1
+    assert record.result["validation_loss"] == pytest.approx(record.rows[-1]["test_loss"])
+    assert record.result["test_loss"] != record.result["validation_loss"]
+    monkeypatch.setattr(working, "train_many", lambda *_, **__: 1 / 0)
+    assert cli.main(words(line)) == 0  # nothing is left to train
+    capsys.readouterr()
+    assert cli.main(words(line, "--plan")) == 0
+    assert "12" in capsys.readouterr().out
+
+
+def test_only_and_stage_restrict_what_is_trained(line: str) -> None:
+    assert cli.main(words(line, "--only", "adaarturo", "--stage", "untouched")) == 0
+    assert [record.config["optimizer"] for record in Rows.read(Path("kept") / NAME).records.values()] == ["adaarturo"]
+    assert cli.main(words(line, "--stage", "tuned")) == 0  # waits for trials: nothing to do
+    assert cli.main(words(line, "--stage", "finals")) == 2
+
+
+def test_a_run_that_ended_without_its_row_is_kept(line: str) -> None:
+    league = League((line,), THREE, seeds=1, trials=2)
+    config = league.config(line, "sgd", 0, test=True)
+    with open_run(Path("work"), config) as run:
+        train(config, loading.load(TASKS[line].data), run=run)
+    loss = read_run(Path("work") / config.folder).result["test_loss"]
+    assert cli.main(words(line, "--only", "sgd", "--stage", "untouched")) == 0
+    kept = Rows.read(Path("kept") / NAME).fresh(config)
+    assert kept is not None and kept.result["test_loss"] == loss and not (Path("work") / config.folder).exists()
+
+
+def test_another_method_makes_our_rows_stale_and_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, league = Rows(tmp_path / NAME), League(("digits-mlp",), THREE, seeds=1, trials=2)
+    for name in THREE:
+        keep(rows, league.config("digits-mlp", name, 0, test=True), 0.9)
+    monkeypatch.setitem(OPTIMIZERS, "adaarturo", replace(OPTIMIZERS["adaarturo"], method=99))
+    (state,) = progress(league, rows, ["untouched"])
+    assert (state.done, state.stale, state.missing) == (2, 1, 1)
+    (again,) = missing(league, rows, "untouched", 0, ())
+    assert again.optimizer == "adaarturo" and rows.fresh(again) is None
+    assert stale(rows.records["digits-mlp", again.name], again) == ["method was 1 and is 99"]
+    keep(rows, again, 0.95)
+    assert rows.fresh(again) is not None and len(Rows.read(rows.path).records) == 3
+
+
+def test_rows_of_two_processes_are_merged(tmp_path: Path) -> None:
+    one, other = Rows.read(tmp_path / NAME), Rows.read(tmp_path / NAME)
+    league = League(("digits-mlp",), THREE)
+    keep(one, league.config("digits-mlp", "sgd", 0, test=True), 0.9)
+    keep(other, league.config("digits-mlp", "sgd", 1, test=True), 0.9)
+    assert len(other.records) == len(Rows.read(tmp_path / NAME).records) == 2
+
+
+def test_the_winner_is_the_best_on_validation_and_a_diverged_trial_the_worst(tmp_path: Path) -> None:
+    rows, league = Rows(tmp_path / NAME), League(("diabetes-mlp",), THREE, seeds=2, trials=3)
+    assert all(slot.config is None for slot in tuned(league, rows))
+    for number, value in enumerate((0.5, 0.4, 0.45)):
+        keep(rows, trial(league, "diabetes-mlp", "sgd", number), value, "diverged" if number == 1 else "finished")
+    assert winner(league, rows, "diabetes-mlp", "sgd") == (2, league.trial_settings("sgd")[2])
+    configs = [slot.config for slot in tuned(league, rows)]
+    assert [c.optimizer for c in configs if c] == ["sgd", "sgd"] and [c.seed for c in configs if c] == [0, 1]
+    assert all(c.share.validation == "1/6" and c.epochs == 12 for c in configs if c)
+
+
+def test_a_winner_that_was_untouched_is_trained_once(tmp_path: Path) -> None:
+    rows, league = Rows(tmp_path / NAME), League(("diabetes-mlp",), ("sgd",), seeds=1, trials=2)
+    for number in range(2):
+        keep(rows, trial(league, "diabetes-mlp", "sgd", number), 0.4 + number)
+    (slot,) = tuned(league, rows)
+    (first,) = untouched(league, rows)
+    assert slot.config == first.config
+
+
+def test_seeds_are_outermost() -> None:
+    order = list(waves(League(seeds=2), ("untouched", "trials", "tuned", "sweep")))
+    assert order == [("untouched", 0), ("trials", None), ("tuned", 0), ("untouched", 1), ("tuned", 1), ("sweep", None)]
+
+
+def test_a_busy_machine_is_told(tmp_path: Path) -> None:
+    rows, config = Rows(tmp_path / NAME), League(("digits-mlp",), THREE).config("digits-mlp", "sgd", 0, test=True)
+    keep(rows, config, 0.9, load=1.2)
+    assert not busy(rows.records["digits-mlp", config.name])
+    keep(rows, config, 0.9, load=2.0)
+    assert busy(rows.records["digits-mlp", config.name])
+
+
+@pytest.mark.skipif(not hasattr(os, "getloadavg"), reason="the system does not say")
+def test_the_load_is_recorded(line: str) -> None:
+    assert cli.main(words(line, "--only", "sgd", "--stage", "untouched")) == 0
+    (record,) = Rows.read(Path("kept") / NAME).records.values()
+    assert record.result["load"] > 0
+
+
+# --- the report
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> tuple[League, Rows]:
+    """Two tasks, three optimizers; AdaArturo first on one, second on the other; SGD diverges once; one seed is missing."""
+    league, rows = League(("digits-mlp", "diabetes-mlp"), THREE, seeds=2, trials=1), Rows(tmp_path / "kept" / NAME)
+    best = {"digits-mlp": {"sgd": 0.90, "adamw-warmup": 0.95, "adaarturo": 0.97},
+            "diabetes-mlp": {"sgd": 0.60, "adamw-warmup": 0.50, "adaarturo": 0.55}}  # fmt: skip
+    for task, values in best.items():
+        for name, value in values.items():
+            keep(rows, trial(league, task, name, 0), value)
+            for seed in range(2):
+                lost = (task, name, seed) == ("diabetes-mlp", "sgd", 1)
+                if (task, name, seed) != ("digits-mlp", "sgd", 1):
+                    config = league.config(task, name, seed, test=True)
+                    keep(rows, config, value, "diverged" if lost else "finished", load=5.0 if seed else 1.0)
+    return league, rows
+
+
+def texts(table: Table) -> dict[str, list[str]]:
+    return {row[0].text: [" ".join(filter(None, (cell.text, cell.detail))) for cell in row[1:]] for row in table.rows}
+
+
+def test_tables_by_hand(played: tuple[League, Rows]) -> None:
+    league, rows = played
+    assert targets(league, rows) == pytest.approx({"digits-mlp": 0.95, "diabetes-mlp": 0.50})
+    of = outcome(league, rows, "untouched")
+    results = texts(results_table(of))
+    assert results["SGD"] == ["90.00 partial: 1 of 2 seeds", "diverged 1 of 2 diverged; the others 0.6000"]
+    assert results["AdaArturo"] == ["97.00 ± 0.00", "0.5500 ± 0.0000"] and of.missing == 1
+    assert [row[0].text for row in results_table(of).rows] == ["AdamW (warm-up)", "AdaArturo", "SGD"]
+    losses = texts(losses_table(of))
+    assert losses["digits-mlp"][:3] == ["97.00 ± 0.00", "1 of 3", "AdaArturo"]
+    assert losses["diabetes-mlp"][:4] == ["0.5500 ± 0.0000", "2 of 3", "AdamW (warm-up)", "0.5000 ± 0.0000"]
+
+
+def test_times_to_the_tuned_result(played: tuple[League, Rows]) -> None:
+    league, rows = played
+    of = outcome(league, rows, "untouched")
+    table = texts(times_table(of))
+    steps = of.steps["digits-mlp"]
+    assert table["AdaArturo"] == [f"{steps} 1.0 s, busy", "not reached"] and table["AdamW (warm-up)"][1] == "50 1.0 s, busy"
+    assert table["SGD"][0] == "not reached partial: 1 of 2 seeds"
+    assert any(note.startswith("busy: ") for note in times_table(of).notes)
+
+
+def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
+    league, rows = played
+    made = document(league, rows, "arturo league --report")
+    text = made.markdown()
+    assert "AdaArturo is first on 1 of 2 tasks. It is behind on diabetes-mlp (rank 2; ahead: AdamW (warm-up))." in text
+    assert text.index("where AdaArturo loses") < text.index("## Ranks") < text.index("## Untouched\n")
+    paths = {path.name for path in write(made, tmp_path / "out")}
+    assert {"league.md", "league.json", "index.html", "ranks.png", "profiles-tuned.png", "curves-untouched.png"} <= paths
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("data:image/png") == len([name for name in paths if name.endswith(".png")])
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "") and "where AdaArturo loses" in page
+
+
+def test_nothing_to_report(line: str) -> None:
+    assert cli.main(words(line, "--report")) == 2
+
+
+def test_learning_rates(tmp_path: Path) -> None:
+    assert all(len(rates(name)) == 7 and rates(name)[6] / rates(name)[0] == pytest.approx(1e3, rel=0.01) for name in SWEPT)
+    assert rates("muon")[3] == RunConfig.for_task("digits-mlp", "muon").settings["lr"]
+    muon = RunConfig.for_task("digits-mlp", "muon", overrides=swept_settings("muon", 0.02))
+    assert muon == RunConfig.for_task("digits-mlp", "muon")
+    rows, league = Rows(tmp_path / NAME), League(("fmnist-autoencoder",), ("adamw-warmup", "adaarturo"))
+    slots = list(sweep(league, rows))
+    assert len(slots) == 14 and all(slot.config and slot.config.share.fold == "1/6" for slot in slots)
+    for slot in slots:
+        assert slot.config is not None
+        far = abs(slot.number - 3) * (2.0 if slot.optimizer == "adamw-warmup" else 1.0)
+        keep(rows, slot.config, 200.0 + 2.1 * far, "diverged" if slot.number == 6 else "finished")
+    (part,) = sweep_parts(league, rows)
+    assert part.table is not None and part.figure is not None
+    valley = {record["label"]: record for record in part.table.records()}
+    assert valley["AdamW (warm-up)"]["own_decades"] == 0 and valley["AdaArturo"]["own_decades"] == pytest.approx(1, abs=0.01)
+    assert valley["AdaArturo"]["diverged"] == 1 and valley["AdaArturo"]["validation_loss"] == 200
+
+
+def test_ablation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    rows, league = Rows(tmp_path / NAME), League(("fmnist-autoencoder",), ("adaarturo",), seeds=1)
+    slots = list(ablation(league, rows))
+    assert [slot.optimizer for slot in slots] == list(ABLATIONS) and ablation_parts(league, rows) == []
+    keep(rows, league.config("fmnist-autoencoder", "adaarturo", 0, test=True), 200.0)
+    for i, slot in enumerate(slots):
+        assert slot.config is not None and slot.config.share.fold == "1/6"
+        keep(rows, slot.config, 200.0 + i)
+    (part,) = ablation_parts(league, rows)
+    assert part.table is not None
+    table = texts(part.table)
+    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 8
+    assert table["as it is"] == ["200.0000 +0.0000"] and table["noise not learned"] == ["201.0000 −1.0000"]
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_trains_and_resumes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    config = League().config("breast-cancer-mlp", name, 0, epochs=2, test=False)
+    data = loading.load("breast-cancer")
+    whole = train(config, data)
+    steps = iter(range(1000))
+    with open_run(tmp_path, config) as run, pytest.raises(KeyboardInterrupt):
+        train(config, data, run=run, stop=lambda: next(steps) == 60)
+    with open_run(tmp_path, config) as run:
+        resumed = train(config, data, run=run)
+    assert resumed[-1].test_loss == whole[-1].test_loss and whole[-1].train_loss < whole[0].train_loss
+
+
+def test_ablation_needs_the_repository(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words(line, "--stage", "ablation")) == 2
+    assert "run it from the root of the repository" in capsys.readouterr().err
+
+
+def test_on_a_busy_machine_the_clock_is_that_of_the_process(tmp_path: Path) -> None:
+    rows, config = Rows(tmp_path / NAME), League(("diabetes-mlp",), THREE).config("diabetes-mlp", "sgd", 0, test=True)
+    keep(rows, config, 0.5, load=4.0, seconds=3.0)
+    record = rows.records["diabetes-mlp", config.name]
+    assert clocked(record).wall_seconds == record.wall_seconds  # an older row, which does not say
+    worked = replace(record, rows=tuple({**row, "seconds_cpu": 1.0} for row in record.rows))
+    assert clocked(worked).wall_seconds[:3] == [1, 2, 3] and worked.wall_seconds[:3] == [3, 6, 9]
+    idle = replace(worked, result={**worked.result, "load": 1.0})
+    assert clocked(idle).wall_seconds[:3] == [3, 6, 9]
+
+
+def test_two_leagues_in_one_folder_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("work").mkdir()
+    with locked(Path("work/.lock")):
+        assert cli.main(words(line, "--stage", "untouched")) == 2
+    assert "is training the league here" in capsys.readouterr().err
