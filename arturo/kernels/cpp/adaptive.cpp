@@ -71,7 +71,7 @@ S* as(void* p, int64_t at) {
 template <class H, class T, bool ROUNDED>
 Sums work(Pass pass, const Block& block) {
     constexpr bool half = !std::is_same<H, Same>::value;
-    constexpr int STRETCH = half ? CHUNK : 4 * CHUNK;  // buffers are short; otherwise fewer calls
+    constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
     const LearnedNumbers<T> k(tensor, block.keep, block.length);
     Sums sums = {0, 0, 0, 0};
@@ -131,6 +131,7 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();
+        int64_t entries = 0;
         while (tensor < tensors && int64_t(blocks.size()) < ROUND) {
             const int64_t left = list[tensor].size - offset;
             if (left <= 0) {
@@ -140,11 +141,12 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
             }
             blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, pass == MOVE ? keeps[tensor] : 0,
                               pass == MOVE ? lengths[tensor] : 0});
+            entries += blocks.back().size;
             offset += BLOCK;
         }
         const int64_t count = static_cast<int64_t>(blocks.size());
         parts.resize(blocks.size());
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 4)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && entries > 4 * BLOCK)
         for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j]);
         for (int64_t j = 0; j < count; ++j) sums[blocks[j].tensor - list].add(parts[j]);
     }
