@@ -25,11 +25,6 @@ struct Block {
     double keep, length;
 };
 
-struct Kept {  // a chunk of bfloat16 state as stored
-    uint16_t *M, *r;
-    Rounded rounding;  // its key and spread
-};
-
 // A template cannot be cloned for an instruction set, these can.
 #define PASSES(T)                                                                                                          \
     CLONES Sums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { return observe_learned(t, n, k); } \
@@ -46,14 +41,11 @@ CONVERSIONS(Brain)
 CONVERSIONS(Half)
 #undef CONVERSIONS
 
-CLONES double learn_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k, const Kept& kept) {
-    const double missing = k.late ? learn_loop<true>(t, n, k) : learn_loop<false>(t, n, k);
-    round_chunk(t.M, kept.M, n, kept.rounding, 0);
-    round_chunk(t.r, kept.r, n, kept.rounding, 1);
-    widen_chunk<Brain>(kept.M, t.M, n);  // the step follows the model as it is stored
-    widen_chunk<Brain>(kept.r, t.r, n);
-    return missing;
+CLONES double learn_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    return k.late ? rounded_loop<true>(kept, t, n, k) : rounded_loop<false>(kept, t, n, k);
 }
+
+CLONES void move_kept(const Kept& kept, float* mean, int n, const LearnedNumbers<float>& k) { move_rounded(kept, mean, n, k); }
 
 CLONES Sums sum_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
     return t.start ? learned_sums<true>(t, n, k) : learned_sums<false>(t, n, k);
@@ -91,25 +83,24 @@ Sums work(Pass pass, const Block& block) {
             }
         }
         if constexpr (ROUNDED) {
-            Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), {}};
-            kept.rounding.spread = SPREAD.of + index % CHUNK;
-            kept.rounding.key = chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK));
-            t.M = M;
-            t.r = r;
-            widen(Brain(), kept.M, M, n);
-            widen(Brain(), kept.r, r, n);
+            const Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), SPREAD.of + index % CHUNK,
+                               chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK))};
             if (pass == OBSERVE) {
-                const double missing = learn_rounded(t, n, k, kept);
+                t.M = M;
+                t.r = r;
+                const double missing = learn_rounded(kept, t, n, k);
                 sums.add(sum_rounded(t, n, k));
                 sums.missing += missing;
+            } else {
+                move_kept(kept, t.mean, n, k);
             }
         } else if (pass == OBSERVE) {
             sums.add(observe(t, n, k));
-        }
-        if (pass == MOVE) {
+        } else {
             move(t, n, k);
-            if constexpr (half) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
         }
+        if constexpr (half)
+            if (pass == MOVE) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
     }
     return sums;
 }

@@ -42,6 +42,12 @@ struct LearnedChunk {
     const T* start;
 };
 
+struct Kept {  // a chunk of bfloat16 state as stored
+    uint16_t *M, *r;
+    const uint16_t* spread;  // SPREAD from the first entry on
+    uint32_t key;            // of the rounding bits
+};
+
 template <class T>
 INLINE T noise_scale(T r, T M, T eps, T sure) {
     const T least = sure * M, square = least * least;
@@ -54,22 +60,29 @@ INLINE T newer(T r, T variance, T weight, T rest) {
     return LATE ? variance - (variance - r) * rest : r + weight * (variance - r);
 }
 
-// Filter and noise. Returns the number of missing gradients.
-template <bool LATE, class T>
-INLINE double learn_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
-    const T* __restrict grad_ = t.grad;
-    T *__restrict M_ = t.M, *__restrict r_ = t.r;
-    T missing = 0;
+// Filter and noise of bfloat16 state. M and r go to the buffers as they are stored: the step follows those. Returns the number
+// of missing gradients.
+template <bool LATE>
+INLINE double rounded_loop(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    const float gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
+    const Draws for_M = draws(kept.key, 0), for_r = draws(kept.key, 1);
+    const float* __restrict grad_ = t.grad;
+    const uint16_t* __restrict spread_ = kept.spread;
+    uint16_t *__restrict M_ = kept.M, *__restrict r_ = kept.r;
+    float *__restrict M_to = t.M, *__restrict r_to = t.r;
+    float missing = 0;
 #pragma omp simd reduction(+ : missing)
     for (int i = 0; i < n; ++i) {
-        const T g = grad_[i], M = M_[i], r = r_[i], innovation = sign * g - M;
+        const float g = grad_[i], M = Brain::load(M_[i]), r = Brain::load(r_[i]), innovation = sign * g - M;
         const bool seen = std::fabs(g) <= limit;  // false for NaN too
-        const T E = seen ? innovation : T(0);
-        const T next = newer<LATE>(r, E * E * share, weight, rest);
-        M_[i] = M + gain * E;
-        r_[i] = seen ? next : r;
-        missing += seen ? T(0) : T(1);
+        const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, E * E * share, weight, rest);
+        const uint16_t M_stored = round_up_or_down(M + gain * E, spread_[i], for_M);
+        const uint16_t r_stored = round_up_or_down(seen ? next : r, spread_[i], for_r);
+        M_[i] = M_stored;
+        r_[i] = r_stored;
+        M_to[i] = Brain::load(M_stored);
+        r_to[i] = Brain::load(r_stored);
+        missing += seen ? 0.0f : 1.0f;
     }
     return double(missing);
 }
@@ -129,6 +142,17 @@ INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T
     T* __restrict mean_ = t.mean;
 #pragma omp simd
     for (int i = 0; i < n; ++i) mean_[i] = mean_[i] * keep - M_[i] / noise_scale(r_[i], M_[i], eps, sure) * length;
+}
+
+INLINE void move_rounded(const Kept& kept, float* mean, int n, const LearnedNumbers<float>& k) {
+    const float eps = k.eps, sure = k.sure, keep = k.keep, length = k.length;
+    const uint16_t *__restrict M_ = kept.M, *__restrict r_ = kept.r;
+    float* __restrict mean_ = mean;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+        const float M = Brain::load(M_[i]), s = noise_scale(Brain::load(r_[i]), M, eps, sure);
+        mean_[i] = mean_[i] * keep - M / s * length;
+    }
 }
 
 }  // namespace
