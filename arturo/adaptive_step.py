@@ -147,7 +147,7 @@ def region(
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     xp = learned.namespace(info)
-    stack = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
+    stack: Any = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
     squares, S, A, missing = joined(sums, info).T
     N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
     table = stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr])

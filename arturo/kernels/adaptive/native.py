@@ -82,7 +82,7 @@ def takes(row: Row) -> bool:
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
     """A gradient with the layout of its dense parameter: itself, or a copy."""
-    if grad.is_contiguous() and param.is_contiguous() or grad.stride() == param.stride():
+    if (grad.is_contiguous() and param.is_contiguous()) or grad.stride() == param.stride():
         return grad
     return torch.empty_like(param).copy_(grad)
 

@@ -11,6 +11,7 @@
 
 #include "chunk.h"
 #include "half.h"
+#include "householder.h"
 #include "portable.h"
 #include "tiles.h"
 
@@ -29,6 +30,10 @@ struct Block {
 #define PASSES(T)                                                                                                          \
     CLONES Sums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { return observe_learned(t, n, k); } \
     CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
+    CLONES void add_ridge(const T* factor, int n, double ridge, T* to, int64_t* order) {                                 \
+        ridged(factor, n, T(ridge), to, order);                                                                          \
+    }                                                                                                                    \
+    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }                                                       \
     CLONES Sums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) { return tile_pass<T>(pass, range, number); }
 PASSES(float)
 PASSES(double)
@@ -161,4 +166,31 @@ EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileR
                         : pass_tile(float(), TilePass(pass), range, tiles[j].second);
     }
     for (int64_t j = 0; j < count; ++j) sums[tiles[j].first].add(parts[j]);
+}
+
+template <class F>
+static void for_each_matrix(int64_t count, int64_t size, int32_t threads, F function) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1 && count * size > 4 * BLOCK)
+    for (int64_t i = 0; i < count; ++i) function(i, i * size);
+}
+
+// wide: float64, not float32. ``count`` factors of n x n, one after the other, with ridge and sorted columns; and their orders.
+EXPORT void arturo_ridged(int32_t wide, int64_t count, int32_t n, int32_t threads, double ridge, const void* factors, void* to,
+                          int64_t* orders) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t i, int64_t at) {
+        if (wide)
+            add_ridge(static_cast<const double*>(factors) + at, n, ridge, static_cast<double*>(to) + at, orders + i * n);
+        else
+            add_ridge(static_cast<const float*>(factors) + at, n, ridge, static_cast<float*>(to) + at, orders + i * n);
+    });
+}
+
+// The same of ``count`` matrices that become the Q of their QR decompositions.
+EXPORT void arturo_orthogonal(int32_t wide, int64_t count, int32_t n, int32_t threads, void* matrices) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t, int64_t at) {
+        if (wide)
+            make_orthogonal(static_cast<double*>(matrices) + at, n);
+        else
+            make_orthogonal(static_cast<float*>(matrices) + at, n);
+    });
 }
