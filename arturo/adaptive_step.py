@@ -64,7 +64,7 @@ Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the op
 
 def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
     """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
-    if not (info.is_cpu and type(info) is Tensor and all(row.on_host for row in rows)):
+    if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
         outcome = _step(rows, info, shards, members)
         torch.stack([x.to(info.dtype) for x in outcome], out=info)
         return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
