@@ -139,7 +139,6 @@ class AdaArturo(TrustRegionOptimizer):
 
     @_disable_dynamo
     def _take_step(self) -> None:
-        members = [(p, group) for group in self.param_groups for p in group["params"]]
         shards, start = sharding.find(self.param_groups), 0
         rows: list[AdaptiveRow] = []
         for group in self.param_groups:
@@ -149,6 +148,7 @@ class AdaArturo(TrustRegionOptimizer):
             if self._info is not None:
                 self._info.zero_()
             return
+        members = [] if shards is None else [(p, group) for group in self.param_groups for p in group["params"]]
         if self._info is None:
             self._make_info(members[0][0].device)
         assert self._info is not None

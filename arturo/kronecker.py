@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -137,16 +137,34 @@ def first_basis(factor: Tensor) -> Tensor:
     return Q.to(factor.dtype)
 
 
-def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def ridged(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor of largest variance 1 with the ridge, its columns sorted by their variance, largest first; and their order."""
+    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True, stable=True)
+    matrix = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return matrix.gather(-1, order.unsqueeze(-2).expand_as(factor)), order
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """Q of x = Q R."""
+    Q: Tensor = torch.linalg.qr(x)[0]
+    return Q
+
+
+def next_basis(
+    factor: Tensor,
+    Q: Tensor,
+    ridged: Callable[[Tensor], tuple[Tensor, Tensor]] = ridged,
+    orthogonal: Callable[[Tensor], Tensor] = orthogonal,
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}((L + \delta I) Q)`, columns sorted by their variance first.
 
     ``factor`` is :math:`Q^T L Q`. The ridge :math:`\delta`, a small part of the largest variance, leaves directions that no
     gradient has as they are; without it rounding would turn them. Returns the new basis, the rotation :math:`S = Q^T Q_{new}`
-    that takes what is kept from the old one to the new one, and the order of the columns before the iteration.
+    that takes what is kept from the old one to the new one, and the order of the columns before the iteration. ``ridged`` and
+    ``orthogonal`` may be faster forms of the functions above.
     """
-    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True)
-    ridged = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    new = torch.linalg.qr(Q @ ridged.gather(-1, order.unsqueeze(-2).expand_as(factor)))[0]
+    matrix, order = ridged(factor)
+    new = orthogonal(Q @ matrix)
     return new, Q.mT @ new, order
 
 

@@ -31,9 +31,23 @@ MOST_PULL = 0.1  # of a step's length that the anchor takes back
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
 
 
+class _Single:
+    """For one number of the host, where NumPy's general functions cost as much as for a thousand."""
+
+    sqrt, maximum, minimum = np.sqrt, np.maximum, np.minimum
+
+    @staticmethod
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        return np.float64(x if condition else y)  # which divides by 0, as vectors do
+
+    @staticmethod
+    def clip(x: Any, least: float, most: float) -> Any:
+        return min(max(x, least), most)  # in this order NaN stays NaN
+
+
 def namespace(x: Any) -> Any:
-    """The functions for ``x``: torch's for tensors, NumPy's for host numbers, where a call costs a tenth as much."""
-    return torch if isinstance(x, Tensor) else np
+    """The functions for ``x``: torch's for tensors, NumPy's for the host's vectors, which cost a tenth as much a call."""
+    return torch if isinstance(x, Tensor) else _Single if isinstance(x, float) else np
 
 
 def filter_gain(b1: float, t: Any) -> Any:
@@ -182,7 +196,7 @@ def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
         >>> anchor(torch.tensor(0.1), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.01), torch.tensor(1.0), noise, 0.1)
         (tensor(0.9950), tensor(0.9990))
     """
-    xp = namespace(spent)
+    xp = namespace(tau)
     reached = tau * xp.sqrt(spent)
     grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
-    return xp.sqrt(xp.clip(1 - grown, 0.0, None))
+    return xp.sqrt((1 - grown).clip(0.0))

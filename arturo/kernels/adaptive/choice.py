@@ -20,18 +20,22 @@ from arturo.kernels.adaptive.tiles import Tiles
 def kernels(rows: Sequence[AdaptiveRow]) -> list[Kernel]:
     """All rows, each in one of them."""
     chosen: dict[Callable[[Sequence[AdaptiveRow]], Kernel], list[AdaptiveRow]] = {}
+    may_be: dict[tuple[int, bool], bool] = {}  # the same for all rows of a group, but for those on a device
     for row in rows:
-        chosen.setdefault(_turned(row) if row.grid is not None else _diagonal(row), []).append(row)
+        key = id(row.group), row.mean.is_cpu
+        if key not in may_be:
+            may_be[key] = _may_be_native(row)
+        chosen.setdefault((_diagonal if row.grid is None else _turned)(row, may_be[key]), []).append(row)
     return [kernel(some) for kernel, some in chosen.items()]
 
 
-def _turned(row: AdaptiveRow) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
-    return NativeTiles if _may_be_native(row) and native_tiles.takes(row) else Tiles
+def _turned(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
+    return NativeTiles if may_be_native and native_tiles.takes(row) else Tiles
 
 
-def _diagonal(row: AdaptiveRow) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
+def _diagonal(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
     """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
-    if _may_be_native(row):
+    if may_be_native:
         return Native if native.takes(row) else Eager
     group = row.group
     if group["state_dtype"] is not None:

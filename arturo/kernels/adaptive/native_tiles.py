@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from arturo import kronecker
 from arturo.kernels import native
 from arturo.kernels.adaptive import tiles
 from arturo.kernels.adaptive.row import AdaptiveRow
@@ -115,8 +116,7 @@ class NativeTiles:
         self.scratch = {dtype: (torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)) for dtype, n in most.items()}
 
     def observe(self) -> Tensor:
-        for row in self.rows:
-            tiles.refresh(row)
+        refresh(self.rows)
         sums = self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)
@@ -184,6 +184,66 @@ def _batches(rows: Sequence[AdaptiveRow]) -> Iterator[tuple[list[Part], int]]:
         place += grid.tiles
     if batch:
         yield batch, number
+
+
+def refresh(rows: Sequence[AdaptiveRow]) -> None:
+    """:func:`arturo.kernels.adaptive.tiles.refresh` of all rows: sides of equal length get their new bases together."""
+    due: list[tuple[AdaptiveRow, slice]] = []
+    alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}  # factors and bases that are due, by length and dtype
+    turns: dict[tuple[int, str], Any] = {}  # where a row's side is in these, then S and the order of its columns
+    for row in rows:
+        assert row.grid is not None
+        some = kronecker.due(row.t, tiles.first_tile(row), row.group["refresh"], row.grid.tiles)
+        if some is None:
+            continue
+        for name, n in kronecker.sides(row.grid):
+            together = alike.setdefault((n, row.mean.dtype), [])
+            turns[len(due), name] = (n, row.mean.dtype), len(together)
+            together.append((row.state[name].flatten(0, 1)[some], row.state["Q_" + name].flatten(0, 1)[some]))
+        due.append((row, some))
+    turned = {kind: _next_bases(together) for kind, together in alike.items()}
+    for index, (row, some) in enumerate(due):
+        assert row.grid is not None
+        M, r = (row.grid.view(row.state[name]).flatten(0, 1)[some] for name in ("M", "r"))
+        new_M, new_r = M, r
+        for name, _ in kronecker.sides(row.grid):
+            kind, place = turns[index, name]
+            S, order = turned[kind][place]
+            new_M = torch.bmm(S.mT, new_M) if name == "L" else torch.bmm(new_M, S)
+            dim, order = (-2, order.unsqueeze(-1)) if name == "L" else (-1, order.unsqueeze(-2))
+            new_r = new_r.gather(dim, order.expand_as(r))
+        M.copy_(new_M)
+        r.copy_(new_r)
+
+
+def _next_bases(together: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Turn these factors and bases, in place. Returns S and the order of the columns of each."""
+    counts = [len(factor) for factor, _ in together]
+    factors, bases = (torch.cat(some) for some in zip(*together, strict=True))
+    new, S, order = kronecker.next_basis(factors, bases, _ridged, _orthogonal)
+    factors = torch.bmm(torch.bmm(S.mT, factors), S)
+    for (factor, Q), own_factor, own_Q in zip(together, factors.split(counts), new.split(counts), strict=True):
+        factor.copy_(own_factor)
+        Q.copy_(own_Q)
+    return list(zip(S.split(counts), order.split(counts), strict=True))
+
+
+def _ridged(factors: Tensor) -> tuple[Tensor, Tensor]:
+    to, order = torch.empty_like(factors), torch.empty(factors.shape[:-1], dtype=torch.int64)
+    addresses = [ctypes.c_void_p(x.data_ptr()) for x in (factors, to, order)]
+    native.library().arturo_ridged(*_shape(factors), ctypes.c_double(kronecker.RIDGE), *addresses)
+    return to, order
+
+
+def _orthogonal(x: Tensor) -> Tensor:
+    native.library().arturo_orthogonal(*_shape(x), ctypes.c_void_p(x.data_ptr()))
+    return x
+
+
+def _shape(x: Tensor) -> tuple[Any, ...]:
+    """Whether they are wide, how many matrices, their side, and how many threads."""
+    wide, threads = ctypes.c_int32(x.dtype == torch.float64), ctypes.c_int32(torch.get_num_threads())
+    return wide, ctypes.c_int64(len(x)), ctypes.c_int32(x.shape[-1]), threads
 
 
 def _alike(a: AdaptiveRow, b: AdaptiveRow) -> bool:

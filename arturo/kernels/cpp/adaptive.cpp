@@ -11,6 +11,7 @@
 
 #include "chunk.h"
 #include "half.h"
+#include "householder.h"
 #include "portable.h"
 #include "tiles.h"
 
@@ -25,17 +26,16 @@ struct Block {
     double keep, length, gain;
 };
 
-struct Kept {  // a chunk of bfloat16 state as stored
-    uint16_t *M, *r;
-    Rounded rounding;  // its key and spread
-};
-
 // A template cannot be cloned for an instruction set, these can.
 #define PASSES(T)                                                                                                         \
     CLONES LearnedSums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {                            \
-        return observe_learned<true>(t, n, k);                                                                           \
+        return observe_learned(t, n, k);                                                                           \
     }                                                                                                                    \
     CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
+    CLONES void add_ridge(const T* factor, int n, double ridge, T* to, int64_t* order) {                                 \
+        ridged(factor, n, T(ridge), to, order);                                                                          \
+    }                                                                                                                    \
+    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }                                                       \
     CLONES LearnedSums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) {                             \
         return tile_pass<T>(pass, range, number);                                                                        \
     }
@@ -50,14 +50,13 @@ CONVERSIONS(Brain)
 CONVERSIONS(Half)
 #undef CONVERSIONS
 
-CLONES LearnedSums observe_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k, const Kept& kept) {
-    noise_loop(t, n, k);
-    round_chunk(t.r, kept.r, n, kept.rounding, 1);
-    widen_chunk<Brain>(kept.r, t.r, n);  // the step follows the noise as it is stored
-    return observe_learned<false>(t, n, k);
+CLONES LearnedSums observe_kept(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    return observe_rounded(kept, t, n, k);
 }
 
-CLONES void round_filter(const LearnedChunk<float>& t, int n, const Kept& kept) { round_chunk(t.M, kept.M, n, kept.rounding, 0); }
+CLONES void move_kept(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    move_rounded(kept, t, n, k);
+}
 
 enum Pass { OBSERVE, MOVE };
 struct Same {};  // the parameter is the mean
@@ -71,11 +70,11 @@ S* as(void* p, int64_t at) {
 template <class H, class T, bool ROUNDED>
 LearnedSums work(Pass pass, const Block& block) {
     constexpr bool half = !std::is_same<H, Same>::value;
-    constexpr int STRETCH = half ? CHUNK : 4 * CHUNK;  // buffers are short; otherwise fewer calls
+    constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
     const LearnedNumbers<T> k(tensor, block.keep, block.length, block.gain);
     LearnedSums sums = {0, 0, 0, 0, 0, 0};
-    T widened[half ? CHUNK : 1], M[ROUNDED ? CHUNK : 1], r[ROUNDED ? CHUNK : 1];
+    T widened[half ? CHUNK : 1];
     int n;
     for (int64_t done = 0; done < block.size; done += n) {
         const int64_t at = block.offset + done, index = tensor.index + at;
@@ -89,26 +88,20 @@ LearnedSums work(Pass pass, const Block& block) {
             if (pass == OBSERVE) follow(H(), as<uint16_t>(tensor.param, at), t.mean, n);
         }
         if constexpr (ROUNDED) {
-            Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), {}};
-            kept.rounding.spread = SPREAD.of + index % CHUNK;
-            kept.rounding.key = chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK));
-            t.M = M;
-            t.r = r;
-            widen(Brain(), kept.M, M, n);
-            widen(Brain(), kept.r, r, n);
-            if (pass == OBSERVE) sums.add(observe_rounded(t, n, k, kept));
-            if (pass == MOVE) {
-                move(t, n, k);
-                round_filter(t, n, kept);
+            const Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), SPREAD.of + index % CHUNK,
+                               chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK))};
+            if (pass == OBSERVE) {
+                sums.add(observe_kept(kept, t, n, k));
+            } else {
+                move_kept(kept, t, n, k);
             }
         } else if (pass == OBSERVE) {
             sums.add(observe(t, n, k));
         } else {
             move(t, n, k);
         }
-        if constexpr (half) {
+        if constexpr (half)
             if (pass == MOVE) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
-        }
     }
     return sums;
 }
@@ -130,6 +123,7 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();
+        int64_t entries = 0;
         while (tensor < tensors && int64_t(blocks.size()) < ROUND) {
             const int64_t left = list[tensor].size - offset;
             if (left <= 0) {
@@ -140,11 +134,12 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
             const bool moves = pass == MOVE;
             blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, moves ? keeps[tensor] : 0,
                               moves ? lengths[tensor] : 0, moves ? gains[tensor] : list[tensor].gain});
+            entries += blocks.back().size;
             offset += BLOCK;
         }
         const int64_t count = static_cast<int64_t>(blocks.size());
         parts.resize(blocks.size());
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 4)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && entries > 4 * BLOCK)
         for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j]);
         for (int64_t j = 0; j < count; ++j) sums[blocks[j].tensor - list].add(parts[j]);
     }
@@ -168,4 +163,31 @@ EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileR
                         : pass_tile(float(), TilePass(pass), range, tiles[j].second);
     }
     for (int64_t j = 0; j < count; ++j) sums[tiles[j].first].add(parts[j]);
+}
+
+template <class F>
+static void for_each_matrix(int64_t count, int64_t size, int32_t threads, F function) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1 && count * size > 4 * BLOCK)
+    for (int64_t i = 0; i < count; ++i) function(i, i * size);
+}
+
+// wide: float64, not float32. ``count`` factors of n x n, one after the other, with ridge and sorted columns; and their orders.
+EXPORT void arturo_ridged(int32_t wide, int64_t count, int32_t n, int32_t threads, double ridge, const void* factors, void* to,
+                          int64_t* orders) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t i, int64_t at) {
+        if (wide)
+            add_ridge(static_cast<const double*>(factors) + at, n, ridge, static_cast<double*>(to) + at, orders + i * n);
+        else
+            add_ridge(static_cast<const float*>(factors) + at, n, ridge, static_cast<float*>(to) + at, orders + i * n);
+    });
+}
+
+// The same of ``count`` matrices that become the Q of their QR decompositions.
+EXPORT void arturo_orthogonal(int32_t wide, int64_t count, int32_t n, int32_t threads, void* matrices) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t, int64_t at) {
+        if (wide)
+            make_orthogonal(static_cast<double*>(matrices) + at, n);
+        else
+            make_orthogonal(static_cast<float*>(matrices) + at, n);
+    });
 }

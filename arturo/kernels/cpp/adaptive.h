@@ -55,6 +55,12 @@ struct LearnedSums {
     }
 };
 
+struct Kept {  // a chunk of bfloat16 state as stored
+    uint16_t *M, *r;
+    const uint16_t* spread;  // SPREAD from the first entry on
+    uint32_t key;            // of the rounding bits
+};
+
 template <class T>
 INLINE T noise_scale(T r, T eps) {
     const T s = std::sqrt(r) + eps;
@@ -69,8 +75,20 @@ INLINE T newer(T r, T M, T E, const LearnedNumbers<T>& k) {
     return next > least ? next : least;
 }
 
-// Noise and sums. With STORE r is written; without it r is up to date, and the sums are all there is to do.
-template <bool START, bool LATE, bool STORE, class T>
+// What one entry adds to the sums.
+#define ADD_UP(AWAY, NEW_R, M, E, SEEN)                               \
+    const auto s = noise_scale(NEW_R, k.eps);                         \
+    const auto inverse = 1 / s, away = AWAY;                          \
+    squares += away * away;                                           \
+    S += s;                                                           \
+    MM += M * inverse * M;                                            \
+    ME += M * inverse * E;                                            \
+    EE += E * inverse * E;                                            \
+    missing += SEEN ? 0 : 1
+
+// Noise and sums in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole
+// and for missing gradients, since masks cost less here than a look at the gradients beforehand.
+template <bool START, bool LATE, class T>
 INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
     const LearnedNumbers<T> k = numbers;
     const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start, *__restrict M_ = t.M;
@@ -80,34 +98,45 @@ INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNu
     for (int i = 0; i < n; ++i) {
         const T g = grad_[i], M = M_[i], r = r_[i], innovation = k.sign * g - M;
         const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
-        const T E = seen ? innovation : T(0), next = STORE ? newer<LATE>(r, M, E, k) : r, new_r = seen ? next : r;
-        const T inverse = T(1) / noise_scale(new_r, k.eps), away = START ? mean_[i] - start_[i] : mean_[i];
-        if (STORE) r_[i] = new_r;
-        squares += away * away;
-        S += noise_scale(new_r, k.eps);
-        MM += M * inverse * M;
-        ME += M * inverse * E;
-        EE += E * inverse * E;
-        missing += seen ? T(0) : T(1);
+        const T E = seen ? innovation : T(0), next = newer<LATE>(r, M, E, k), new_r = seen ? next : r;
+        r_[i] = new_r;
+        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
     }
     return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
 }
 
-template <bool STORE, class T>
+template <class T>
 INLINE LearnedSums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    if (k.late) return t.start ? observe_loop<true, true, STORE>(t, n, k) : observe_loop<false, true, STORE>(t, n, k);
-    return t.start ? observe_loop<true, false, STORE>(t, n, k) : observe_loop<false, false, STORE>(t, n, k);
+    if (k.late) return t.start ? observe_loop<true, true>(t, n, k) : observe_loop<false, true>(t, n, k);
+    return t.start ? observe_loop<true, false>(t, n, k) : observe_loop<false, false>(t, n, k);
 }
 
-// The noise alone, where it is rounded before the sums are taken.
-template <class T>
-INLINE void noise_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
-    const LearnedNumbers<T> k = numbers;
+// The same for bfloat16 state: the step follows the noise as it is stored.
+template <bool START, bool LATE>
+INLINE LearnedSums rounded_loop(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
+    const LearnedNumbers<float> k = numbers;
+    const Draws for_r = draws(kept.key, 1);
+    const float *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
+    const uint16_t *__restrict spread_ = kept.spread, *__restrict M_ = kept.M;
+    uint16_t* __restrict r_ = kept.r;
+    float squares = 0, S = 0, MM = 0, ME = 0, EE = 0, missing = 0;
+#pragma omp simd reduction(+ : squares, S, MM, ME, EE, missing)
     for (int i = 0; i < n; ++i) {
-        const T g = t.grad[i], M = t.M[i], r = t.r[i], E = k.sign * g - M;
-        t.r[i] = std::fabs(g) <= k.limit ? (k.late ? newer<true>(r, M, E, k) : newer<false>(r, M, E, k)) : r;
+        const float g = grad_[i], M = Brain::load(M_[i]), r = Brain::load(r_[i]), innovation = k.sign * g - M;
+        const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
+        const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, M, E, k);
+        const uint16_t stored = round_up_or_down(seen ? next : r, spread_[i], for_r);
+        r_[i] = stored;
+        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
     }
+    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
 }
+
+INLINE LearnedSums observe_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    if (k.late) return t.start ? rounded_loop<true, true>(kept, t, n, k) : rounded_loop<false, true>(kept, t, n, k);
+    return t.start ? rounded_loop<true, false>(kept, t, n, k) : rounded_loop<false, false>(kept, t, n, k);
+}
+#undef ADD_UP
 
 template <class T>
 INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
@@ -120,6 +149,22 @@ INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T
         const T E = std::fabs(g) <= k.limit ? innovation : T(0), new_M = M + k.gain * E;
         M_[i] = new_M;
         mean_[i] = mean_[i] * k.keep - new_M / noise_scale(r_[i], k.eps) * k.length;
+    }
+}
+
+INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
+    const LearnedNumbers<float> k = numbers;
+    const Draws for_M = draws(kept.key, 0);
+    const float* __restrict grad_ = t.grad;
+    const uint16_t *__restrict spread_ = kept.spread, *__restrict r_ = kept.r;
+    uint16_t* __restrict M_ = kept.M;
+    float* __restrict mean_ = t.mean;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+        const float g = grad_[i], M = Brain::load(M_[i]), innovation = k.sign * g - M;
+        const float E = std::fabs(g) <= k.limit ? innovation : 0.0f, new_M = M + k.gain * E;
+        M_[i] = round_up_or_down(new_M, spread_[i], for_M);
+        mean_[i] = mean_[i] * k.keep - new_M / noise_scale(Brain::load(r_[i]), k.eps) * k.length;
     }
 }
 
