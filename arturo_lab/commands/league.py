@@ -13,7 +13,7 @@ from arturo_lab.commands.options import DataSource
 from arturo_lab.commands.planning import duration
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import group, option
-from arturo_lab.league.ablation import FILE, entries
+from arturo_lab.league.ablation import ABLATIONS, FILE, entries
 from arturo_lab.league.document import document, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, League
 from arturo_lab.league.rows import Rows, other_laboratory
@@ -68,6 +68,9 @@ def run(options: Options, argv: Sequence[str]) -> int:
     league = League(
         tuple(options.tasks), tuple(options.optimizers), options.seeds, options.trials, options.fidelity, options.threads
     )
+    for name in options.only:
+        if name not in (*league.optimizers, *ABLATIONS):
+            raise unknown("only", name, league.optimizers)
     stages = [stage for stage in STAGES if not options.stage or stage in options.stage]
     rows = Rows.read(options.out / NAME)
     if options.plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -15,7 +16,7 @@ from arturo_lab.league.figures import curves_figure, ranks_figure
 from arturo_lab.league.results import Outcome, judged_on_validation, outcome, targets, variant
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, at_defaults
-from arturo_lab.league.tables import ablation_table, losses_table, results_table, settings_table, times_table
+from arturo_lab.league.tables import ablation_table, losses_table, results_table, settings_table, tasks_table, times_table
 from arturo_lab.report import sweep
 from arturo_lab.report.across import profiles_table, ranks_table
 from arturo_lab.report.document import Document, Part
@@ -26,7 +27,7 @@ from arturo_lab.report.writers import html
 from arturo_lab.runs import atomic
 
 NAME = "league"
-PAGE_DPI = 100  # of the figures inside the page
+PAGE_DPI = 120  # of the figures inside the page
 
 
 def document(league: League, rows: Rows, command: str) -> Document:
@@ -53,10 +54,17 @@ def document(league: League, rows: Rows, command: str) -> Document:
         parts.append(Part("Chosen values", (), settings_table(league, rows)))
     parts += sweep_parts(league, rows)
     parts += ablation_parts(league, rows)
+    parts.append(Part("The tasks", (), tasks_table(league)))
     if rows.records:
         parts.append(Part("Environments", (), environment_table(list(rows.records.values()))))
     facts = {"tasks": list(league.tasks), "optimizers": list(league.optimizers), "targets": aims}
-    return Document(NAME, "The league", command, tuple(part for part in parts if not empty(part)), facts)
+    parts = [replace(part, shown=in_terminal(part)) for part in parts if not empty(part)]
+    return Document(NAME, "The league", command, tuple(parts), facts)
+
+
+def in_terminal(part: Part) -> bool:
+    """Whether a terminal has room for it: who loses where, and the ranks."""
+    return part.table is not None and (part.table.name == "ranks" or part.table.name.endswith("-losses"))
 
 
 def empty(part: Part) -> bool:

@@ -33,6 +33,8 @@ SECONDS = {
     "cifar100-cnn-short": 85.0,
     "byte-transformer": 120.0,
 }
+# Times AdamW's, about: on networks this small a matrix product more or less counts.
+RELATIVE = {"muon": 1.4, "soap": 2.2, "ivon": 1.2, "arturo-default": 1.2, "adaarturo": 1.7}
 ENTRANTS = (
     "sgd",
     "adamw-warmup",

@@ -18,6 +18,7 @@ from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.table import Cell, Column, Row, Table, with_best
 from arturo_lab.report.tables import difference_cell
 from arturo_lab.report.wording import duration
+from arturo_lab.tasks.catalog import TASKS
 
 DIVERGED = "A diverged run has no number and counts as worse than any other."
 
@@ -109,13 +110,12 @@ def results_table(of: Outcome) -> Table:
         for task in of.league.tasks:
             section = of.section(task)
             found = variant(section, name)
-            cells.append(
-                result_cell(found, of.league.seeds, found is not None and section is not None and section.best is found)
-            )
+            best = section is not None and section in of.complete and found is not None and section.best is found
+            cells.append(result_cell(found, of.league.seeds, best))
         rows.append((named(name), *cells))
     notes = [
         f"Test set, looked at once, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracies "
-        f"in %, of the others the loss. The best of each task is bold. {DIVERGED}"
+        f"in %, of the others the loss. The best of each task is bold once everybody has a result. {DIVERGED}"
     ]
     if of.missing:
         notes.append(f"Partial: {of.missing} runs of this table are still to come.")
@@ -160,6 +160,25 @@ def arrival_cell(of: Outcome, task: str, optimizer: str) -> Cell:
     steps = round(epochs * of.steps[task])
     detail = f"{duration(seconds)}{marked}{', ' if partial else ''}{partial}"
     return Cell(f"{steps:,}", steps, detail, fields={f"{task}_seconds": seconds, f"{task}_busy": bool(marked)})
+
+
+def tasks_table(league: League) -> Table:
+    """What the tasks are."""
+    columns = (
+        Column("task", align="left"),
+        Column("what", align="left"),
+        Column("judged by", align="left"),
+        Column("epochs"),
+        Column("batch"),
+        Column("of a trial", key="trial_epochs", unit="epochs"),
+    )
+    rows = []
+    for name in league.tasks:
+        task = TASKS[name]
+        numbers = (task.epochs, task.batch_size, league.trial_epochs(name))
+        judged = f"{task.metric.heading}, {task.metric.better} is better"
+        rows.append((Cell(name, name), Cell(task.title), Cell(judged), *(Cell(str(n), n) for n in numbers)))
+    return Table("tasks", "The tasks", columns, tuple(rows))
 
 
 def settings_table(league: League, rows: Rows) -> Table:

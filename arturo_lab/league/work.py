@@ -16,7 +16,8 @@ from arturo_lab.commands.many import RunSet, check_provenance, train_many
 from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
-from arturo_lab.league.field import SECONDS, League
+from arturo_lab.league.ablation import ABLATIONS
+from arturo_lab.league.field import RELATIVE, SECONDS, League
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, STAGES, Slot
 from arturo_lab.pool.cost import Cost, Kind, kind_of
@@ -120,17 +121,22 @@ def _work(
 
 
 def seconds(config: RunConfig, rows: Rows) -> float:
-    """What a run will take: from rows of the same task and optimizer, else of the same task, else a guess."""
+    """What a run will take: from rows of the same task and optimizer, else of the same task, else a rough guess."""
     return config.epochs * epoch_seconds(config.task, config.optimizer, rows)
 
 
 def epoch_seconds(task: str, optimizer: str, rows: Rows) -> float:
     of_task = [record for record in rows.records.values() if record.config["task"] == task and record.rows]
     same = [record for record in of_task if record.config["optimizer"] == optimizer]
-    measured = same or of_task
-    if measured:
-        return statistics.fmean(taken(record) for record in measured)
-    return SECONDS.get(task, GUESS) / TASKS[task].epochs
+    if same:
+        return statistics.fmean(map(taken, same))
+    adamw = [taken(record) / relative(record.config["optimizer"]) for record in of_task]
+    return relative(optimizer) * (statistics.fmean(adamw) if adamw else SECONDS.get(task, GUESS) / TASKS[task].epochs)
+
+
+def relative(optimizer: str) -> float:
+    """How long an optimizer takes, as a guess, in units of AdamW's time."""
+    return RELATIVE.get("adaarturo" if optimizer in ABLATIONS else optimizer, 1.0)
 
 
 def taken(record: Record) -> float:

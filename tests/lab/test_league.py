@@ -131,7 +131,7 @@ def test_only_and_stage_restrict_what_is_trained(line: str) -> None:
     assert cli.main(words(line, "--only", "adaarturo", "--stage", "untouched")) == 0
     assert [record.config["optimizer"] for record in Rows.read(Path("kept") / NAME).records.values()] == ["adaarturo"]
     assert cli.main(words(line, "--stage", "tuned")) == 0  # waits for trials: nothing to do
-    assert cli.main(words(line, "--stage", "finals")) == 2
+    assert cli.main(words(line, "--stage", "finals")) == cli.main(words(line, "--only", "adam")) == 2
 
 
 def test_a_run_that_ended_without_its_row_is_kept(line: str) -> None:
