@@ -26,8 +26,8 @@ INLINE void divide(double num, double prec, double den, double& x, double& u) {
 }
 
 // The whole filter in one loop, with the sums S_0, S_1, S_2 in T: divisions of one entry go on while the next ones come from
-// memory, and all arrays are read at one pace, which the processor prefetches best (two loops, or prefetching by hand: a fifth
-// slower). ``outside`` counts the P_ab not clearly inside sqrt(P_aa P_bb): those may have to be pulled in.
+// memory, and all arrays are read at one pace (two loops with prefetching by hand between them took a fifth to a half longer).
+// ``outside`` counts the P_ab not clearly inside sqrt(P_aa P_bb): those may have to be pulled in.
 template <bool FIRST, class T>
 INLINE Sums filter_loop(const Chunk<T>& t, int n, const Numbers<T>& k, T& outside_) {
     const T q = k.q, r = k.r, q_2 = k.q_2, rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor;
