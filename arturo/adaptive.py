@@ -15,7 +15,7 @@ from arturo.adaptive_state import initial_state
 from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
@@ -45,8 +45,9 @@ class AdaArturo(TrustRegionOptimizer):
         covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
         block: sides of a matrix longer than this are cut into blocks (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
-        state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position. It saves memory
-            and costs time: with a Kronecker covariance the products are still computed in float32.
+        state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position: less memory.
+            The diagonal step takes about as long as with float32 state; the Kronecker one has no C++ passes and takes some
+            eight times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
         foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
             ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
         capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.
@@ -95,7 +96,7 @@ class AdaArturo(TrustRegionOptimizer):
             )
         super().__init__(params, ADAPTIVE.chosen(locals()))
 
-    def _init_group(self, group: dict[str, Any], rows: list[Row], start: int, shards: sharding.Shards | None) -> None:
+    def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
         sampling.refuse_draws(group["params"])
         lr = group["lr"]
@@ -139,9 +140,8 @@ class AdaArturo(TrustRegionOptimizer):
 
     @_disable_dynamo
     def _take_step(self) -> None:
-        members = [(p, group) for group in self.param_groups for p in group["params"]]
         shards, start = sharding.find(self.param_groups), 0
-        rows: list[Row] = []
+        rows: list[AdaptiveRow] = []
         for group in self.param_groups:
             self._init_group(group, rows, start, shards)
             start += len(group["params"])
@@ -149,6 +149,7 @@ class AdaArturo(TrustRegionOptimizer):
             if self._info is not None:
                 self._info.zero_()
             return
+        members = [] if shards is None else [(p, group) for group in self.param_groups for p in group["params"]]
         if self._info is None:
             self._make_info(members[0][0].device)
         assert self._info is not None

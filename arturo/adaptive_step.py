@@ -7,7 +7,9 @@ on the number of a step (gains, whose basis is refreshed) is known on the host, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,18 +18,19 @@ from torch import Tensor
 
 from arturo import sharding
 from arturo.adaptive_state import grid_of, least_size
+from arturo.kernels import native
 from arturo.kernels.adaptive.choice import kernels
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
-SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
+SHARE_EXPONENT = 0.125  # gamma of arturo.surrogates.learned.reach
 
 
 def row_of(
     group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None
-) -> Row:
+) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
     least = least_size(p)
@@ -43,8 +46,8 @@ def row_of(
         state = {name: x.unsqueeze(0) if name in ("M", "r", "start", "mean") else x for name, x in state.items()}
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
-    gain = learned.filter_gain(group["betas"][0], t)
-    return Row(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
+    gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
+    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
 
 
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -53,13 +56,15 @@ def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step) + 1
 
 
+_host_gain = functools.lru_cache(maxsize=64)(learned.filter_gain)  # mostly the same for all parameters
+
 Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
-def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
+def take_step(rows: Sequence[AdaptiveRow], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
     """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
-    if not (info.is_cpu and type(info) is Tensor and all(row.on_host for row in rows)):
+    if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
         outcome = _step(rows, info, shards, members)
         torch.stack([x.to(info.dtype) for x in outcome], out=info)
         return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
@@ -69,33 +74,36 @@ def take_step(rows: Sequence[Row], info: Tensor, shards: sharding.Shards | None,
     return bool(numbers[-1] > 0)
 
 
-def _step(rows: Sequence[Row], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
+def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
     """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
-    passes, xp = kernels(rows), learned.namespace(info)
+    passes = kernels(rows)
     rows = [row for kernel in passes for row in kernel.rows]
     numbers = Numbers.of(rows, info)
-    # Filter and noise, in the basis of each tile:  M += K (G - M);  r += w (E^2 / (1 + P-) - r)
+    # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
     sums = [kernel.observe() for kernel in passes]
-    # Per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s, N = sum sigma s K / (2 - K)
+    # Filter:  M += K trust(z^2) E;  per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s,
+    # N = sum sigma s K / (2 - K)
     at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
+    where = learned.namespace(k).where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    k = xp.where(seen, k, 0.0)
+    k = where(seen, k, 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
-    spent = xp.where(k > 0, k * k * at.A / at.B, 0.0)
-    keep = xp.where(seen, 1 - numbers.lr * numbers.decay, 1.0)
-    keep = xp.where(numbers.anchored > 0, keep * learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain), keep)
-    length = PER_LR * k * numbers.lr * at.sigma
+    spent = where(k > 0, k * k * at.A / at.B, 0.0)
+    keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
+    anchors = learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain)
+    keep = learned.namespace(keep).where(numbers.anchored > 0, keep * anchors, keep)
+    length, gain = PER_LR * k * numbers.lr * at.sigma, numbers.gain * at.trust
     first = 0
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
-        kernel.move(keep[here], length[here])
+        kernel.move(keep[here], length[here], gain[here])
     count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & (at.A >= at.N)
-    return xp.where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
+    return where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
 
 
 class Numbers(NamedTuple):
@@ -104,23 +112,25 @@ class Numbers(NamedTuple):
     lr: Vector
     decay: Vector
     gain: Vector
+    share: Vector  # of a squared innovation that is noise
     least: Vector  # size
     entries: Vector
     anchored: Vector  # 1, of a vector 0
 
     @classmethod
-    def of(cls, rows: Sequence[Row], info: Vector) -> Numbers:
+    def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.least, row.mean.numel(), row.start is None)
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.mean.numel(), row.start is None)
             for row in rows
         ]
         return cls(*columns(lines, info, len(cls._fields)))
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes: numbers, but for ``sigma``."""
+    """The sums behind the trust region, over all processes: numbers, but for ``sigma`` and ``trust``."""
 
     sigma: Vector  # size of each row's tensor
+    trust: Vector  # in each row's innovation
     B: Any
     A: Any
     N: Any
@@ -131,7 +141,7 @@ class Region(NamedTuple):
 
 
 def region(
-    rows: Sequence[Row],
+    rows: Sequence[AdaptiveRow],
     numbers: Numbers,
     sums: Sequence[Tensor],
     info: Vector,
@@ -140,46 +150,54 @@ def region(
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     xp = learned.namespace(info)
-    squares, S, A, missing = joined(sums, info).T
-    N, weighted = S * learned.noise_level(numbers.gain), A * numbers.lr * numbers.lr
-    table = xp.stack([squares, S, A, N, weighted, missing, numbers.entries, numbers.least, numbers.lr], 1)
-    if any(row.alive is not None for row in rows):
+    stack: Any = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
+    squares, S, MM, ME, EE, missing = joined(sums, info).T
+    # Everything that is added up, such that A and z^2 follow from sums:  A = MM + 2 w K ME + (w K)^2 EE,  z^2 = share EE / S
+    N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
+    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, numbers.least, numbers.lr])
+    if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
-        table = torch.where(alive.unsqueeze(1), table, 0.0)
+        table = torch.where(alive, table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
-    if shards is not None:  # a line for each parameter, whether or not this process has something of it
-        whole: Any = np.zeros((len(members), 7)) if xp is np else info.new_zeros(len(members), 7)
+    if shards is not None:  # a column for each parameter, whether or not this process has something of it
+        whole: Any = np.zeros((9, len(members))) if xp is np else info.new_zeros(9, len(members))
         for i, row in enumerate(rows):
             if row.counted:
-                whole[row.number] = table[i, :7]
+                whole[:, row.number] = table[:9, i]
         whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
-        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2).T
-        table, order = xp.concatenate([whole, known], 1), places
-    elif places != sorted(places):  # sums must not depend on which kernel took which row
-        table = xp.stack([table[i] for i in sorted(range(len(rows)), key=places.__getitem__)])
-        order = [sorted(places).index(place) for place in places]
-    squares, S, A, N, weighted, skipped, entries, least, lr = table.T
-    sigma = xp.maximum(xp.sqrt(squares / xp.clip(entries, 1.0, None)), least)
-    lr = xp.where(entries > 0, lr, 0.0).max()
-    lr = xp.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
-    B, A, N, weighted = (xp.stack((S, A, N, weighted)) * sigma).sum(1)
+        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2)
+        table, order = xp.concatenate([whole, known]), places
+    elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
+        place_of = {place: i for i, place in enumerate(ordered)}
+        order = [place_of[place] for place in places]
+        back = sorted(range(len(rows)), key=places.__getitem__)
+        table = table[:, back] if xp is np else torch.stack([table[:, i] for i in back], 1)
+    squares, S, N, MM, ME, kept, noise, skipped, entries, least, each_lr = table
+    trust = learned.trust(xp.where(S > 0, noise / S, 0.0))
+    A = MM + trust * (2 * ME + trust * kept)
+    sigma = xp.maximum(xp.sqrt(squares / entries.clip(1.0)), least)
+    each_lr = xp.where(entries > 0, each_lr, 0.0)
+    lr = each_lr.max()
+    lr = learned.namespace(lr).where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
+    B, A, N, weighted = (stack([S, A, N, A * each_lr * each_lr]) * sigma).sum(1)
     if order is not None:
-        sigma = xp.stack([sigma[i] for i in order]) if rows else sigma[:0]
-    return Region(sigma, B, A, N, weighted, lr, skipped.sum(), entries.sum())
+        pick: Any = (lambda x: x[order]) if xp is np else lambda x: torch.stack([x[i] for i in order]) if rows else x[:0]
+        sigma, trust = pick(sigma), pick(trust)
+    return Region(sigma, trust, B, A, N, weighted, lr, skipped.sum(), entries.sum())
 
 
 def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
     """The kernels' sums, one under the other."""
     if isinstance(info, Tensor):
-        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 4)
-    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 4))
+        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 6)
+    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 6))
 
 
-def count(rows: Sequence[Row]) -> None:
+def count(rows: Sequence[AdaptiveRow]) -> None:
     """One more step in every row's state."""
     steps = [row.state["step"] for row in rows if row.alive is None]
-    if steps:
+    if steps and not native.count_steps(steps):
         torch._foreach_add_(steps, 1)
     for row in rows:
         if row.alive is not None:
@@ -192,8 +210,7 @@ def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:
     On a device numbers are filled in, not copied, which a graph cannot capture; equal ones of a column at once.
     """
     if not isinstance(like, Tensor):
-        lines = [[float(x) if isinstance(x, Tensor) else x for x in line] for line in lines]
-        return np.array(lines, dtype=like.dtype).reshape(-1, count).T
+        return np.fromiter(map(float, chain.from_iterable(lines)), like.dtype, count * len(lines)).reshape(-1, count).T
     if not lines:
         return like.new_zeros(count, 0)
     return torch.stack([_column(values, like) for values in zip(*lines, strict=True)])

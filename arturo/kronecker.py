@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ TALL = 8  # rows per column beyond which a matrix is an embedding or an output l
 LEAST_PART = 4  # a long side is cut only where some divisor is at least a fourth of the block; it stays unturned otherwise
 RIDGE = 1e-5  # of a factor's largest diagonal entry: above the rounding errors of float32
 BASIS_BETA = 0.97  # averaging constant of the factors
-COUNTED_EVERY = 1  # steps between two products of a tile's innovation for its factors
+COUNTED_EVERY = 5  # steps between two products of a tile's innovation for its factors: the products are a third of the cost
 REFRESHED_EARLY = (2, 5)  # steps at which a basis is refreshed besides every so many: the first gradients say little
 
 
@@ -53,6 +53,8 @@ def tiling(shape: Sequence[int], block: int) -> Tiling | None:
     Example:
         >>> tiling((64, 32, 3, 3), 128)  # a convolution: 64 x 288, the long side in three
         Tiling(rows=1, columns=3, height=64, width=96, left=True, right=True)
+        >>> tiling((512, 784), 128)  # both sides are long: tiles of half the block
+        Tiling(rows=8, columns=14, height=64, width=56, left=True, right=True)
         >>> tiling((10, 257), 128)  # 257 is prime: that side stays unturned
         Tiling(rows=1, columns=1, height=10, width=257, left=True, right=False)
         >>> tiling((50257, 768), 128), tiling((128,), 128)
@@ -63,7 +65,8 @@ def tiling(shape: Sequence[int], block: int) -> Tiling | None:
     a, b = shape[0], math.prod(shape[1:])
     if a > TALL * b:
         return None
-    height, width = _side(a, block), _side(b, block)
+    most = max(block // 2, 1) if min(a, b) > block else block  # a large matrix: twice the tiles, half the products' cost
+    height, width = (n if n <= block else _divisor(n, most) for n in (a, b))
     left, right = height is not None and height > 1, width is not None and width > 1
     if not (left or right):
         return None
@@ -71,12 +74,10 @@ def tiling(shape: Sequence[int], block: int) -> Tiling | None:
     return Tiling(a // height, b // width, height, width, left, right)
 
 
-def _side(n: int, block: int) -> int | None:
-    """The longest side that divides ``n`` and is at most ``block``; None if it would be much shorter."""
-    if n <= block:
-        return n
-    side = next(d for d in range(block, 0, -1) if n % d == 0)
-    return side if side > 1 and side * LEAST_PART >= block else None
+def _divisor(n: int, most: int) -> int | None:
+    """The largest divisor of ``n`` that is at most ``most``; None if it would be much smaller."""
+    side = next(d for d in range(most, 0, -1) if n % d == 0)
+    return side if side > 1 and side * LEAST_PART >= most else None
 
 
 def sides(grid: Tiling | None) -> list[tuple[str, int]]:
@@ -136,16 +137,34 @@ def first_basis(factor: Tensor) -> Tensor:
     return Q.to(factor.dtype)
 
 
-def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def ridged(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor of largest variance 1 with the ridge, its columns sorted by their variance, largest first; and their order."""
+    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True, stable=True)
+    matrix = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return matrix.gather(-1, order.unsqueeze(-2).expand_as(factor)), order
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """Q of x = Q R."""
+    Q: Tensor = torch.linalg.qr(x)[0]
+    return Q
+
+
+def next_basis(
+    factor: Tensor,
+    Q: Tensor,
+    ridged: Callable[[Tensor], tuple[Tensor, Tensor]] = ridged,
+    orthogonal: Callable[[Tensor], Tensor] = orthogonal,
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}((L + \delta I) Q)`, columns sorted by their variance first.
 
     ``factor`` is :math:`Q^T L Q`. The ridge :math:`\delta`, a small part of the largest variance, leaves directions that no
     gradient has as they are; without it rounding would turn them. Returns the new basis, the rotation :math:`S = Q^T Q_{new}`
-    that takes what is kept from the old one to the new one, and the order of the columns before the iteration.
+    that takes what is kept from the old one to the new one, and the order of the columns before the iteration. ``ridged`` and
+    ``orthogonal`` may be faster forms of the functions above.
     """
-    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True)
-    ridged = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    new = torch.linalg.qr(Q @ ridged.gather(-1, order.unsqueeze(-2).expand_as(factor)))[0]
+    matrix, order = ridged(factor)
+    new = orthogonal(Q @ matrix)
     return new, Q.mT @ new, order
 
 

@@ -55,8 +55,8 @@ def gradient_sums(rows: Iterable[Row], device: torch.device) -> Tensor:
 def _sums_of(g: Tensor) -> Tensor:
     dtype = sum_dtype(g.device)
     limit = largest_gradient(torch.float64 if g.dtype == torch.float64 else torch.float32)
-    there = (g.abs() <= limit) & (g != 0)  # False for NaN too
-    return torch.stack([torch.where(there, g, 0).to(dtype).square_().sum(), there.sum(dtype=dtype)])
+    counts = (g.abs() <= limit) & (g != 0)  # False for NaN too
+    return torch.stack([torch.where(counts, g, 0).to(dtype).square_().sum(), counts.sum(dtype=dtype)])
 
 
 def typical_step(groups: Iterable[Mapping[str, Any]], n: Scalar) -> Scalar:
@@ -86,6 +86,6 @@ def unit(squares: Tensor, count: Tensor, step: Scalar) -> Tensor:
         >>> unit(torch.tensor(2 * 3.0**2), torch.tensor(2.0), 4.5), unit(torch.tensor(0.0), torch.tensor(0.0), 4.5)
         (tensor(0.2000), tensor(0.))
     """
-    found = BEND / DEFAULT_CURVATURE * torch.sqrt(squares / count.clamp(min=1)) / step
-    rounded = found.clamp(LEAST, MOST).to(torch.float32).to(found.dtype)  # shards add up in another order: the same bits
+    kappa = BEND / DEFAULT_CURVATURE * torch.sqrt(squares / count.clamp(min=1)) / step
+    rounded = kappa.clamp(LEAST, MOST).to(torch.float32).to(kappa.dtype)  # shards add up in another order: the same bits
     return torch.where(count > 0, rounded, 0.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-COUNTED_EVERY = 1  # steps between two products for the Kronecker factors of MinimalAdaArturo
+COUNTED_EVERY = 5  # steps between two products for the Kronecker factors of MinimalAdaArturo
 
 
 class MinimalArturo(Optimizer):
@@ -119,16 +119,18 @@ class MinimalAdaArturo(Optimizer):
             if p.dim() > 1:
                 self.refresh(state, G, i)
             E = turned(G, state) - state["M"]  # innovation, in the basis
-            state["M"] += K * E
-            noise = E.square() * (1 if self.t == 1 else 1 - K)
-            state["r"].lerp_(noise, (1 - b2) / (1 - b2**self.t))
+            noise = E.square() * (share := 1 if self.t == 1 else 1 - K)
+            state["r"].lerp_(noise, max(3 / (self.t + 2), 1 - b2))
+            state["r"].clamp_(min=(1e-5 * (state["M"] + K * E)).square())
+            s = state["r"].sqrt() + 1e-30
+            s = s + 1e-3 * s.mean() if p.dim() > 1 else s
+            z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
+            state["M"] += K * min(1.0, 5 / (4 + z2.item())) * E  # outliers are trusted less
             if p.dim() > 1 and (self.t <= 5 or (self.t + i + 1) % COUNTED_EVERY == 0):
                 steps = 1 if self.t <= 5 else min(COUNTED_EVERY, self.t - 5)  # that this one stands for
                 weight = (1 - 0.97**steps) / (1 - 0.97**self.t)
                 state["L"].lerp_(E @ E.T, weight)
                 state["R"].lerp_(E.T @ E, weight)
-            s = torch.maximum(state["r"], (1e-5 * state["M"]).square()).sqrt() + 1e-30
-            s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
             sigma = max(size.square().mean().sqrt().item(), least)
             B += sigma * s.sum().item()  # KL of one step of the drift, times 2 / tau
@@ -136,7 +138,7 @@ class MinimalAdaArturo(Optimizer):
             N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
-        k = phi**0.25 * math.sqrt(B / max(A, N))  # the step spends phi^(1/2) of the drift's KL, or less
+        k = phi**0.125 * math.sqrt(B / max(A, N))  # the step spends phi^(1/4) of the drift's KL, or less
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:

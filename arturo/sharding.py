@@ -82,12 +82,12 @@ class Shards:
             if key not in self._layouts:
                 self._layouts[key] = _layout(*key, self._rank)
         self._device = params[0].device_mesh.device_type
-        found = {
+        groups = {
             frozenset(dist.get_process_group_ranks(group)): group
             for layout in self._layouts.values()
             for group in layout.groups
         }
-        largest = {ranks: group for ranks, group in found.items() if not any(ranks < other for other in found)}
+        largest = {ranks: group for ranks, group in groups.items() if not any(ranks < other for other in groups)}
         self._first = [min(ranks) for ranks in largest]
         self._groups = list(largest.values())
         if any(len(x & y) > 1 for x, y in itertools.combinations(largest, 2)):
@@ -132,8 +132,8 @@ class Shards:
 
     def totals(self, values: Sequence[float]) -> list[float]:
         """:meth:`total` for numbers of the host."""
-        found: list[float] = self.total(torch.tensor(values, dtype=torch.float64)).tolist()
-        return found
+        sums: list[float] = self.total(torch.tensor(values, dtype=torch.float64)).tolist()
+        return sums
 
 
 def to_digits(values: Tensor) -> Tensor:
@@ -213,8 +213,8 @@ def by_rows(local: Tensor, p: Any) -> Tensor:
 
 def to_local(x: Any) -> Tensor:
     """The shard of this process; a plain tensor is its own."""
-    found: Tensor = x.to_local() if is_sharded(x) else x
-    return found
+    local: Tensor = x.to_local() if is_sharded(x) else x
+    return local
 
 
 def _layout(mesh: Any, placements: Sequence[Any], rank: int) -> Layout:

@@ -1,7 +1,7 @@
 """One step of :class:`arturo.Arturo`: observe every parameter, one multiplier for all, move every parameter.
 
-:func:`take_step` is the algorithm. :func:`agree` determines what it may do (:class:`Region`), :class:`Passes` goes over memory
-and owns the sums. Host and device differ in their numbers only (:mod:`arturo.numbers`).
+:func:`take_step` is the algorithm. :func:`agree` determines what it may do (:class:`Agreement`). :class:`Passes` goes over
+memory and owns the sums. Host and device differ in their numbers only (:mod:`arturo.numbers`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from arturo.rows import Batch
 
 def take_step(batches: list[Batch], numbers: Numbers) -> list[Any]:
     """Step all groups. Returns the fields of :class:`arturo.StepInfo`, as ``numbers`` are: floats, or 0-d tensors."""
-    region = agree(batches, numbers)
-    if region is None:
+    agreed = agree(batches, numbers)
+    if agreed is None:
         kept = next((row.eta for batch in batches for row in batch.rows), 0.0)
         return [numbers.number(kept), 0.0, 0.0, 0, False, 0]
-    passes, bound = Passes(region, numbers), region.bound
-    dual = Dual(batches[0].group["dual"], region.fixed, region.previous)
+    passes, bound = Passes(agreed, numbers), agreed.bound
+    dual = Dual(batches[0].group["dual"], agreed.fixed, agreed.previous)
 
     # Fit the model  g = a mu + b:  (a, b) += K (g - a mu - b),  P <- (I - K H) P;  and C, C', C'' at a trial eta
     at = passes.observe(dual.trial)
     if passes.seen is False:  # the host knows that nothing moves; a device masks every write instead
-        return [numbers.where(region.previous < math.inf, region.previous, 0.0), 0.0, bound, 1, False, passes.missing]
+        return [numbers.where(agreed.previous < math.inf, agreed.previous, 0.0), 0.0, bound, 1, False, passes.missing]
     # One multiplier for all weights:  C(eta) = 1/2 sum prec u^2 = bound,  u = num / (A + eta prec)
     solution = dual.solve(at, bound, passes.probe)
     # mu <- mu - f u;  prec <- (A + nu prec) / (rho + nu)
     kl = passes.move(solution)
-    return numbers.report(solution, kl, region.largest, region.previous, passes.moving, passes.missing)
+    return numbers.report(solution, kl, agreed.largest, agreed.previous, passes.moving, passes.missing)
 
 
 class Member(NamedTuple):
@@ -50,7 +50,7 @@ class Member(NamedTuple):
     factor: Any  # f_g = sqrt(e_g / B): half the lr is half the step
 
 
-class Region(NamedTuple):
+class Agreement(NamedTuple):
     """What a step may do, the same on every process."""
 
     members: list[Member]
@@ -62,7 +62,7 @@ class Region(NamedTuple):
     size: Any  # weights that take part
 
 
-def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
+def agree(batches: list[Batch], numbers: Numbers) -> Agreement | None:
     """Who takes part, the last multiplier and the unit of the loss, over all processes in one reduction. None: none do."""
     groups = [batch.group for batch in batches]
     alone, relative = numbers.shards is None, groups[0]["initial_curvature"] is None
@@ -104,7 +104,7 @@ def agree(batches: list[Batch], numbers: Numbers) -> Region | None:
     fixed = groups[0]["eta"]  # global: the same in all groups
     fixed = None if fixed is None else numbers.number(fixed)
     count, eta = last
-    return Region(members, largest, bound, fixed, numbers.mean_eta(count, eta), unit, n)
+    return Agreement(members, largest, bound, fixed, numbers.mean_eta(count, eta), unit, n)
 
 
 def totals(numbers: Numbers, *lists: Sequence[Any]) -> list[list[Any]]:
@@ -125,15 +125,15 @@ class Part(NamedTuple):
 class Passes:
     """The passes of one step over all that takes part; owns the sums, over all processes, and the count of missing entries."""
 
-    def __init__(self, region: Region, numbers: Numbers) -> None:
-        self.numbers, self.region, self.missing = numbers, region, 0.0
-        self.parts = [part for member in region.members for part in self._parts(member)]
+    def __init__(self, agreed: Agreement, numbers: Numbers) -> None:
+        self.numbers, self.agreed, self.missing = numbers, agreed, 0.0
+        self.parts = [part for member in agreed.members for part in self._parts(member)]
 
     def _parts(self, member: Member) -> list[Part]:
         group, rows = member.batch.group, member.batch.rows
         k = Constants(
             **ARTURO.constants(group),
-            factor=(-1.0 if group["maximize"] else 1.0) / self.region.unit,
+            factor=(-1.0 if group["maximize"] else 1.0) / self.agreed.unit,
             decay=decay(group, member.lr),
             alive=member.lr > 0 if isinstance(member.lr, Tensor) else None,
         )
@@ -145,7 +145,7 @@ class Passes:
     @property
     def seen(self) -> Any:
         """Whether any gradient entry was observed."""
-        return self.missing < self.region.size
+        return self.missing < self.agreed.size
 
     def observe(self, eta: Any) -> Evaluation:
         """The surrogates' update, and C with its derivatives at ``eta``; counts what is missing."""
@@ -162,7 +162,7 @@ class Passes:
     def move(self, solution: DualSolution) -> Any:
         """Mean and precision; returns the KL of the step, sum f^2 S_0 / (2 w^2)."""
         w, s_w, eta_w = self.numbers.units(solution.eta)
-        self.moving = (self.region.largest > 0) & self.seen & solution.solved
+        self.moving = (self.agreed.largest > 0) & self.seen & solution.solved
         moved = [self.numbers.move(part, s_w, eta_w, solution, self.moving) for part in self.parts]
         s_0 = self.numbers.taken_sum([(part, sums) for part, sums in zip(self.parts, moved, strict=True) if part.counted])
         return s_0 / (2 * w * w) * solution.scale * solution.scale

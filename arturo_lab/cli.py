@@ -41,8 +41,8 @@ COMMANDS: Registry[Command] = Registry(
         "tune": Command("arturo_lab.commands.tune", "search an optimizer's hyperparameters by cross-validation"),
         "tune-report": Command("arturo_lab.commands.tune_report", "show several searches side by side"),
         "report": Command("arturo_lab.commands.report", "turn run folders into tables, one HTML page, and figures"),
-        "watch": Command("arturo_lab.commands.watch", "the report in a browser, refreshed while runs go on"),
-        "sweep": Command("arturo_lab.commands.sweep", "train over a range of learning rates: how wide is the valley"),
+        "watch": Command("arturo_lab.commands.watch", "show the report in a browser and refresh it as runs train"),
+        "sweep": Command("arturo_lab.commands.sweep", "train over a range of learning rates to see how much they matter"),
         "league": Command(
             "arturo_lab.commands.league", "many optimizers on many tasks, untouched and tuned, resumed over days"
         ),
@@ -57,7 +57,8 @@ COMMANDS: Registry[Command] = Registry(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    0: done, 1: some of many runs failed, 2: the user can fix it, said without a traceback, 130: interrupted by Ctrl-C.
+    0: done, 1: some of many runs failed, 2: an error that the user can fix, printed without a traceback,
+    130: interrupted by Ctrl-C.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -78,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
     top = parser()
     if not argv or argv[0].startswith("-"):
         top.parse_args(argv)  # --help and --version end here
-        raise ConfigError("command: none named; `arturo --help` lists them")
+        raise ConfigError("command: missing; `arturo --help` lists them")
     module, options = parse(argv)
     return module.run(options, argv) or 0
 

@@ -1,4 +1,4 @@
-"""What the user can mend. The command prints the message and ends with exit code 2; everything else is our defect."""
+"""Errors that the user can fix. The command prints the message and exits with code 2; any other exception is our defect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class LabError(Exception):
 
 
 class ConfigError(LabError, ValueError):
-    """A name or value from the user that the laboratory cannot take. The message starts with the key at fault."""
+    """A name or value from the user that the laboratory cannot use. The message starts with the key at fault."""
 
 
 class DataError(LabError, ValueError):
@@ -16,7 +16,7 @@ class DataError(LabError, ValueError):
 
 
 class DataNotFound(LabError, FileNotFoundError):
-    """A data set that is nowhere. The message lists the places searched and the commands that fetch it."""
+    """A data set that was not found. The message lists the places searched and the commands that fetch it."""
 
 
 class DownloadError(LabError, OSError):

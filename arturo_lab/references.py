@@ -1,4 +1,4 @@
-"""What a name means that no table has: ``file.py:NAME``, ``package.module:NAME``, or an entry point of an installed package."""
+"""Names that are in no table: ``file.py:NAME``, ``package.module:NAME``, or an entry point of an installed package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def look_up(key: str, name: str) -> Any:
         try:
             return point.load()
         except Exception as error:
-            raise ConfigError(f"{key}: cannot load the entry point {name} = {point.value} ({_said(error)})") from error
+            raise ConfigError(f"{key}: cannot load the entry point {name} = {point.value} ({_message(error)})") from error
     place, colon, attribute = name.rpartition(":")
     if not colon:
         return None
@@ -104,7 +104,7 @@ def _run_file(key: str, path: Path, content: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ConfigError(f"{key}: cannot import {path} ({_said(error)})") from error
+        raise ConfigError(f"{key}: cannot import {path} ({_message(error)})") from error
     return module
 
 
@@ -112,9 +112,9 @@ def _module(key: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise ConfigError(f"{key}: cannot import {name} ({_said(error)})") from error
+        raise ConfigError(f"{key}: cannot import {name} ({_message(error)})") from error
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -191,7 +191,7 @@ def table(name: str, found: dict[str, Any], best: dict[str, float]) -> str:
         spent = found["contenders"]["compiled"]["compilation_s"]
         lines += [
             "",
-            f"Compilation in the first {WARM_UP} steps: {spent:.1f} s (what was compiled for an earlier list serves again).",
+            f"Compilation in the first {WARM_UP} steps: {spent:.1f} s (graphs compiled for an earlier list are used again).",
         ]
     return "\n".join(lines)
 

@@ -53,11 +53,11 @@ def exact(features: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     return mean.squeeze(1), (at * torch.linalg.solve(S, at.T).T).sum(1).sqrt()
 
 
-def draw(found: dict[str, tuple[Prediction, tuple[Tensor, Tensor]]], x: Tensor, y: Tensor, grid: Tensor, path: Path) -> None:
+def draw(bands: dict[str, tuple[Prediction, tuple[Tensor, Tensor]]], x: Tensor, y: Tensor, grid: Tensor, path: Path) -> None:
     picture = Figure(figsize=(9.5, 3.8), layout="constrained")
     FigureCanvasAgg(picture)
     panels = picture.subplots(1, 2, sharey=True)
-    for axes, (title, (ours, (mean, sd))) in zip(panels, found.items(), strict=True):
+    for axes, (title, (ours, (mean, sd))) in zip(panels, bands.items(), strict=True):
         m, s = ours.mean.squeeze(1), ours.epistemic.squeeze(1).sqrt()
         axes.fill_between(
             grid, m - 2 * s, m + 2 * s, color="#D55E00", alpha=0.3, linewidth=0, label="arTuRO, ±2 sd of the curve"
@@ -82,7 +82,7 @@ def main() -> None:
     grid = torch.linspace(-1.5, 1.5, 301)
     _, R = torch.linalg.qr(cosines(x))
     orthogonal = POINTS**0.5 * torch.linalg.inv(R)  # cosines(x) @ orthogonal has orthogonal columns over the data
-    found = {}
+    bands = {}
     for title, change in (
         ("Orthogonal features: the exact band", orthogonal),
         ("Plain cosines: what the diagonal loses", torch.eye(COSINES)),
@@ -91,13 +91,13 @@ def main() -> None:
         model, optimizer = trained(features, y)
         posterior = optimizer.posterior(ess=POINTS, model=model, data=(features, y), loss=loss)
         ours = predict(model, posterior, at, 2000, likelihood="gaussian", noise_variance=NOISE**2)
-        found[title] = ours, exact(features, y, at)
-        ratio = ours.epistemic.squeeze(1).sqrt() / found[title][1][1]
+        bands[title] = ours, exact(features, y, at)
+        ratio = ours.epistemic.squeeze(1).sqrt() / bands[title][1][1]
         inside = (grid.abs() <= 1) & (grid.abs() >= 0.25)
         print(
             f"{title}: sd over the exact one {ratio[inside].mean():.2f} at the data, {ratio[~inside].mean():.2f} away from it"
         )
-    draw(found, x, y, grid, out)
+    draw(bands, x, y, grid, out)
     print(f"figure: {out}")
 
 

@@ -24,7 +24,7 @@ class Variant(Optimizer):
             noise alone gives), a number gamma (cap, length times phi^gamma), or "knee:c" (cap, length times phi / (phi + c)).
         vector: size of 1-d tensors: a number, or "travelled" (their root mean square distance from the start, at least 0.1).
         block: sides longer than this are cut into blocks ("cut") or left unturned ("leave").
-        piece: the longest block that a cut side has; None: as `block`.
+        piece: the longest block that a cut side has where both sides are cut; None: as `block`.
         factors: steps between two products for the factors.
         student: "SCOPE:nu", a filter with Student's noise: an innovation of z standard deviations gets the weight
             min(1, (nu + 1) / (nu + z^2)). z^2 is that of an "entry", or the mean over a "tile", a "tensor" or "all" of them.
@@ -32,8 +32,12 @@ class Variant(Optimizer):
         shrink: multiply matrices by sqrt(1 - (length tau)^2), the anchor of an Ornstein-Uhlenbeck drift; "noise": times
             (2 - K) / K for the part that is noise, whose filtered steps add up.
         consistent: level of filtered noise K / (2 (1 - K)), in units of the r that a gradient without drift gives.
-        level: follow the noise's level of the last few steps, a number per block, with the gain of the filter.
+        level: follow the noise's level of the last few steps, a number per block, with the gain of the filter; "falls": where
+            it is lower than on average.
         region: "global", one trust region over all tensors, or "tensor".
+        window: the newest innovation has a weight of window / (t + window - 1) in the noise, at least 1 - betas[1]; None:
+            the weight of a running mean without bias.
+        after: whether `student` measures by the noise that the innovation itself has entered.
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
@@ -42,11 +46,12 @@ class Variant(Optimizer):
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995), eps: float = 1e-3,
-        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = 0.25, vector: Any = "travelled", block: int = 128,
-        long: str = "cut", piece: int | None = None, tall: float = 8, refresh: int = 10, factors: int = 1,
+        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = 0.125, vector: Any = "travelled", block: int = 128,
+        long: str = "cut", piece: int | None = 64, tall: float = 8, refresh: int = 10, factors: int = 5,
         beta_basis: float = 0.97, shrink: Any = "noise", consistent: bool = False, region: str = "global",
-        noise: str = "learned", size: str = "current", student: str | None = None, least: float = 1.0, start: str = "eigh",
-        level: bool = False, exponent_floor: float = 0.01, moment: str = "central",
+        noise: str = "learned", size: str = "current", student: str | None = "tile:4", least: float = 1.0, start: str = "eigh",
+        level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
+        moment: str = "central",
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
@@ -71,7 +76,11 @@ class Variant(Optimizer):
             g = matrix(p.grad)
             for block in state["blocks"]:
                 innovate(block, g[slice(*block["rows"]), slice(*block["columns"])], o)
-        surprises = self.surprises(gain, o)
+        before = self.surprises(gain, o) if o["after"] is False else None
+        for p in o["params"]:
+            for block in self.state[p].get("blocks", ()) if p.grad is not None else ():
+                learn(block, ahead, self.t, o)
+        weights = self.surprises(gain, o) if before is None else before
         for p in o["params"]:
             if p.grad is None:
                 continue
@@ -79,7 +88,7 @@ class Variant(Optimizer):
             size = state["size"]
             for block in state["blocks"]:
                 part = (slice(*block["rows"]), slice(*block["columns"]))
-                observe(block, gain, ahead, self.t, o, surprises.get(id(block), 1.0))
+                follow(block, gain, self.t, o, weights.get(id(block), 1.0))
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
                 if o["noise"] == "tile":
                     s.mul_(block["r"].mean().sqrt())
@@ -91,6 +100,8 @@ class Variant(Optimizer):
                 if o["level"]:
                     now = (block.pop("E2") / s).sum().item() / total * (1 - gain if self.t > 1 else 1.0)
                     block["level"] = c = block.get("level", 1.0) + gain * (now - block.get("level", 1.0))
+                    if o["level"] == "falls":
+                        c = min(c, 1.0)
                 pulled = (size * (block["M"] ** 2 / s).sum()).item()
                 rows.append((p, w[part], block, s, size, size * total, pulled, size * total * c))
         budget, pull, noise = (sum(row[i] for row in rows) for i in (5, 6, 7))
@@ -177,7 +188,8 @@ def matrix(x: Tensor) -> Tensor:
 def blocks(p: Tensor, o: dict[str, Any]) -> list[dict[str, Any]]:
     a, b = matrix(p).shape
     turn = o["kronecker"] and p.ndim >= 2 and a <= o["tall"] * b
-    size, cut, piece = o["block"], o["long"] == "cut", o["piece"] or o["block"]
+    size, cut = o["block"], o["long"] == "cut"
+    piece = o["piece"] if o["piece"] and min(a, b) > size else size
 
     def spans(n: int) -> list[tuple[int, int]]:
         if n <= size or not cut or not turn:
@@ -208,24 +220,29 @@ def innovate(block: dict[str, Any], g: Tensor, o: dict[str, Any]) -> None:
     block["E"] = turned(g, block) - block["M"]
 
 
-def observe(block: dict[str, Any], gain: float, ahead: float, t: int, o: dict[str, Any], weight: Any) -> None:
-    e = block.pop("E")
+def learn(block: dict[str, Any], ahead: float, t: int, o: dict[str, Any]) -> None:
+    """Noise and factors."""
+    e = block["E"]
     if o["level"]:
         block["E2"] = e.square()
     if t == 1:
-        block["M"], block["r"] = e, e.square()
+        block["r"] = e.square()
         return
-    beta = o["betas"][1]
+    c = o["window"]
+    weight = (1 - o["betas"][1]) / (1 - o["betas"][1] ** t) if c is None else max(1 - o["betas"][1], c / (t + c - 1))
     variance = (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead)
-    block["r"].lerp_(variance, (1 - beta) / (1 - beta**t))
-    due = t % o["refresh"] == 0 or t in (2, 5)
+    block["r"].lerp_(variance, weight)
     if t % o["factors"] == 0 or t <= 5:
         steps = o["factors"] if t > 5 else 1
         b = (1 - o["beta_basis"] ** steps) / (1 - o["beta_basis"] ** t)
         for side in block["sides"]:
             block[side].lerp_(e @ e.T if side == "L" else e.T @ e, min(b, 1.0))
-    block["M"].add_(e * (gain * weight))
-    if due:
+
+
+def follow(block: dict[str, Any], gain: float, t: int, o: dict[str, Any], weight: Any) -> None:
+    """The filtered gradient, and the basis."""
+    block["M"] = block["M"] + block.pop("E") * (gain * weight)
+    if t > 1 and (t % o["refresh"] == 0 or t in (2, 5)):
         for side in block["sides"]:
             refresh(block, side)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from arturo import PAPER, AdaArturo, Arturo
 
@@ -56,9 +58,10 @@ def _table(arturo, adaptive):
     return ours | {f"AdaArturo-{name}": (AdaArturo, {"lr": 0.01, **options}) for name, options in adaptive.items()}
 
 
-# What both optimizers owe to torch and to their user is asked of both: test_contract.py, test_hooks.py, test_arguments.py.
+# What both optimizers owe to torch and to their user is asked of both; files named after AdaArturo have what it alone does.
 EVERY = _table(CONFIGURATIONS, ADAPTIVE)
-WAYS = _table(KERNELS, {name: ADAPTIVE[name] for name in ("kronecker", "diagonal", "capturable", "tiles")})
+GEOMETRIES = ("kronecker", "kronecker-loop", "diagonal", "diagonal-foreach", "capturable", "tiles")
+WAYS = _table(KERNELS, {name: ADAPTIVE[name] for name in GEOMETRIES})
 
 
 class Recipe:
@@ -101,7 +104,7 @@ def adaptive(request) -> dict:
     return {"lr": 0.01, **copy.deepcopy(ADAPTIVE[request.param])}
 
 
-@pytest.fixture(params=["kronecker", "kronecker-loop", "diagonal", "diagonal-foreach", "capturable", "tiles"])
+@pytest.fixture(params=GEOMETRIES)
 def geometry(request) -> dict:
     """The ways of AdaArturo to take a step, for corners that depend on nothing else."""
     return {"lr": 0.01, **ADAPTIVE[request.param]}
@@ -123,7 +126,7 @@ class Quadratic:
 
     @staticmethod
     def twins(params):
-        """Parameters of their own with the same values, dtypes and strides."""
+        """Separate parameters with the same values, dtypes and strides."""
         return [torch.nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
 
     @staticmethod
@@ -134,14 +137,14 @@ class Quadratic:
                 p.grad = (sign * (0.5 * (p.detach() - 1) + noise)).to(p.dtype)
 
     def train(self, optimizer, steps, start=0, sign=1.0, params=None):
-        """Step; ``params`` are those that get a gradient (all). Returns what each step said of itself."""
+        """Step; ``params`` are those that get a gradient (all). Returns the ``last_step`` of each."""
         params = [p for group in optimizer.param_groups for p in group["params"]] if params is None else params
-        said = []
+        info = []
         for t in range(start, start + steps):
             self.gradients(params, t, sign)
             optimizer.step()
-            said.append(optimizer.last_step)
-        return said
+            info.append(optimizer.last_step)
+        return info
 
 
 @pytest.fixture
@@ -164,3 +167,19 @@ def _snapshot(optimizer, params=None):
 def snapshot():
     """``snapshot(optimizer, params=None)``: parameters and their state, bit for bit, to compare with ==."""
     return _snapshot
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A device mesh of this process alone; tests/distributed has several."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Nothing compiled by another test, and nothing left behind."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from state_dicts import saved
-from torch.distributed.checkpoint import state_dict as dcp
 
 from arturo import AdaArturo
 
@@ -174,35 +173,3 @@ def test_state_in_other_tiles_begins_anew(change, quadratic, snapshot):
 def model_of(dtype=torch.float32):
     torch.manual_seed(0)
     return torch.nn.Linear(6, 4, dtype=dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_asking_a_fresh_optimizer_leaves_no_trace(dtype, adaptive, quadratic, snapshot):
-    """It makes state by a step with lr = 0: parameters unchanged, and the run afterwards is the run without it."""
-    model, twin = model_of(dtype), model_of(dtype)
-    optimizer, plain = (AdaArturo(x.parameters(), **copy.deepcopy(adaptive)) for x in (model, twin))
-    found = dcp.get_optimizer_state_dict(model, optimizer)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
-    assert set(found["state"]) == {"weight", "bias"}
-    assert all(entry["step"] == 0 and "M" in entry for entry in found["state"].values())
-    assert optimizer.param_groups[0]["lr"] == plain.param_groups[0]["lr"]
-    for t in range(6):
-        assert quadratic.train(optimizer, 1, t) == quadratic.train(plain, 1, t)
-    assert snapshot(optimizer) == snapshot(plain)
-
-
-@pytest.mark.parametrize("flatten", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_there_and_back(flatten, dtype, adaptive, quadratic, snapshot):
-    """Into a fresh optimizer: the continued run has the bits of the uninterrupted one."""
-    options = dcp.StateDictOptions(flatten_optimizer_state_dict=flatten)
-    model = model_of(dtype)
-    optimizer = AdaArturo(model.parameters(), **copy.deepcopy(adaptive))
-    quadratic.train(optimizer, 3)
-    found = copy.deepcopy(dcp.get_state_dict(model, optimizer, options=options))
-    other = model_of(dtype)
-    resumed = AdaArturo(other.parameters(), **copy.deepcopy(adaptive))
-    dcp.set_state_dict(other, resumed, model_state_dict=found[0], optim_state_dict=found[1], options=options)
-    assert snapshot(resumed) == snapshot(optimizer)
-    assert quadratic.train(resumed, 3, start=3) == quadratic.train(optimizer, 3, start=3)
-    assert snapshot(resumed) == snapshot(optimizer)

@@ -186,7 +186,7 @@ def test_kronecker_is_diagonal_where_the_factors_are(seed, order):
     """One entry in each row and column: E E^T and E^T E are diagonal, and the bases permutations.
 
     Directions that no gradient has count a little in a turned tile (FLOOR); without that the two are the same to rounding
-    (which eps keeps from being taken for noiseless gradients).
+    (which eps keeps from counting as noiseless gradients).
     """
     generator = torch.Generator().manual_seed(seed)
     pattern = torch.eye(5, dtype=torch.float64)[list(order)]
@@ -332,7 +332,7 @@ def test_a_noiseless_training_comes_to_rest(covariance):
 
 @both
 def test_a_copy_of_the_state_is_enough_for_every_property(covariance):
-    """From a loaded state in the middle of a run the steps go on within the bound."""
+    """From a loaded state in the middle of a run the steps stay within the bound."""
     params = make_params(torch.Generator().manual_seed(0))
     optimizer = AdaArturo(params, covariance=covariance)
     for t in range(8):

@@ -8,7 +8,7 @@ from arturo import reference_adaptive as oracle
 
 # shape -> height and width of its blocks at block=4. Rows and columns differ by one at most: a first factor then lacks one
 # eigenvector at most, and is known but for signs.
-SHAPES = {(3, 4): (3, 4), (4, 3): (4, 3), (8, 8): (4, 4), (4, 2, 2): (4, 4), (5,): (None, None), (): (None, None)}
+SHAPES = {(3, 4): (3, 4), (4, 3): (4, 3), (8, 8): (2, 2), (4, 2, 2): (4, 4), (5,): (None, None), (): (None, None)}
 OPTIONS = {
     "default": {},
     "fast": {"lr": 0.02, "betas": (0.5, 0.8), "refresh": 3},

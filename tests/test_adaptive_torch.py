@@ -4,10 +4,7 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.optim import lr_scheduler
 from torch.profiler import profile
 
@@ -123,43 +120,6 @@ def test_the_profiler_knows_its_name(quadratic):
 
 
 # ---- DTensors; tests/distributed has several processes
-
-
-@pytest.fixture
-def mesh(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()], ids=str)
-def test_dtensors_of_one_process(mesh, placement, geometry, quadratic):
-    """No collective, every bit that of plain parameters; half precision and complex ones too."""
-    plain = (
-        quadratic.params([(4, 6), (3, 5)])
-        + quadratic.params([(3, 4)], torch.bfloat16)
-        + quadratic.params([(2, 2)], torch.complex64)
-    )
-    sharded = [torch.nn.Parameter(distribute_tensor(p.detach().clone(), mesh, [placement])) for p in plain]
-    one, many = AdaArturo(plain, **geometry), AdaArturo(sharded, **copy.deepcopy(geometry))
-    for t in range(6):
-        quadratic.gradients(plain, t)
-        for p, q in zip(plain, sharded, strict=True):
-            q.grad = distribute_tensor(p.grad, mesh, [placement])
-        one.step()
-        with CommDebugMode() as seen:
-            many.step()
-        assert seen.get_total_counts() == 0 and many.last_step == one.last_step
-        if t == 3:
-            many.load_state_dict(copy.deepcopy(many.state_dict()))
-    for p, q in zip(plain, sharded, strict=True):
-        assert torch.equal(q.full_tensor(), p) and set(one.state[p]) == set(many.state[q])
-        for name, x in one.state[p].items():
-            y = many.state[q][name]
-            assert sharding.is_sharded(y) == (name not in ("step", "tile"))
-            assert torch.equal(y.full_tensor() if sharding.is_sharded(y) else y, x), name
-            if name in ("M", "r", "mean"):
-                assert y.placements == q.placements
 
 
 def test_whole_state_is_not_loaded_into_shards(mesh):

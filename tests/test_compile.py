@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 
-from arturo import PAPER, Arturo
+from arturo import PAPER, AdaArturo, Arturo
 
 COMPILED = {
     "default": {},
@@ -20,16 +20,10 @@ COMPILED = {
     "adam-surrogate": {"surrogate": "adam"},
 }
 pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # dynamo looks at the loss
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("options", COMPILED.values(), ids=COMPILED)
@@ -98,14 +92,12 @@ def test_a_compiled_step_under_functionalisation():
     assert made[1] == made[-1]  # a changing eta does not recompile
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-def test_a_compiled_training_step(capturable, snapshot):
-    """zero_grad, forward, backward and step under one torch.compile, which breaks the graph where it must."""
+def train_alike(make, make_eager, snapshot):
+    """zero_grad, forward, backward and step under one torch.compile, which breaks the graph where it must: the same bits."""
     torch.manual_seed(0)
-    model = torch.nn.Linear(3, 1)
+    model = torch.nn.Linear(3, 2)
     twin = copy.deepcopy(model)
-    optimizer = Arturo(model.parameters(), kl_bound=0.01, capturable=capturable, eta=2.0)
-    eager = Arturo(twin.parameters(), kl_bound=0.01, capturable=True, eta=2.0)
+    optimizer, eager = make(model.parameters()), make_eager(twin.parameters())
 
     def train(model, optimizer, x):
         optimizer.zero_grad()
@@ -119,6 +111,21 @@ def test_a_compiled_training_step(capturable, snapshot):
         x = torch.randn(8, 3, generator=torch.Generator().manual_seed(t))
         assert torch.equal(in_graph(model, optimizer, x), train(twin, eager, x))
         assert snapshot(optimizer) == snapshot(eager) and optimizer.last_step == eager.last_step
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_compiled_training_step(capturable, snapshot):
+    def make(params, capturable=True):
+        return Arturo(params, kl_bound=0.01, capturable=capturable, eta=2.0)
+
+    train_alike(lambda params: make(params, capturable), make, snapshot)
+
+
+def test_a_compiled_training_step_of_adaarturo(geometry, snapshot):
+    def make(params):
+        return AdaArturo(params, **geometry)
+
+    train_alike(make, make, snapshot)
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="inductor needs a C++ compiler")

@@ -57,11 +57,11 @@ def test_the_eager_numbers(options, dtype, capturable, traced, quadratic):
     for fused in (True, False):
         params = quadratic.params(SHAPES, dtype)
         optimizer = Arturo(params, kl_bound=0.01, fused=fused, capturable=capturable, **OPTIONS[options])
-        said = quadratic.train(optimizer, 4)
-        runs.append((optimizer, params, said))
-    (ours, p, said), (eager, q, expected) = runs
+        info = quadratic.train(optimizer, 4)
+        runs.append((optimizer, params, info))
+    (ours, p, info), (eager, q, expected) = runs
     assert traced.frame_count > 0
-    for x, y in zip(said, expected, strict=True):
+    for x, y in zip(info, expected, strict=True):
         assert x == pytest.approx(y, rel=1e-6)
     for x, y in zip(p, q, strict=True):
         torch.testing.assert_close(x, y)
@@ -106,10 +106,10 @@ def test_real_code(capturable, quadratic, monkeypatch):
     for fused in (True, False):
         params = quadratic.params([(2000,), (5,), (3, 70)])
         optimizer = Arturo(params, kl_bound=0.01, weight_decay=1.0, fused=fused, capturable=capturable)
-        said = quadratic.train(optimizer, 5)
-        runs.append((optimizer, params, said))
-    (ours, p, said), (eager, q, expected) = runs
-    for x, y in zip(said, expected, strict=True):
+        info = quadratic.train(optimizer, 5)
+        runs.append((optimizer, params, info))
+    (ours, p, info), (eager, q, expected) = runs
+    for x, y in zip(info, expected, strict=True):
         assert x == pytest.approx(y, rel=1e-6)
     for x, y in zip(p, q, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)

@@ -125,6 +125,43 @@ def test_noise_is_learned_a_little_low_without_drift(b1):
     assert 1 - learned.noise_level(K) * r / np.mean(pulls) == pytest.approx(K / (2 - K), rel=0.25)
 
 
+def test_noise_weights_average_over_the_last_third():
+    """w_t = 3 / (t + 2) gives the innovation of step j a weight proportional to j (j + 1); later 1 - b2."""
+    weights = np.zeros(40)
+    for t in range(1, 41):
+        weights *= 1 - learned.noise_weight(0.999, t)
+        weights[t - 1] = learned.noise_weight(0.999, t)
+    j = np.arange(1, 41)
+    np.testing.assert_allclose(weights, j * (j + 1) / (j * (j + 1)).sum(), rtol=1e-12)
+    assert learned.noise_weight(0.99, 299) > 0.01 == pytest.approx(learned.noise_weight(0.99, 300))
+    assert learned.noise_weight(0.99, torch.tensor(5.0)).item() == pytest.approx(learned.noise_weight(0.99, 5))
+
+
+@pytest.mark.parametrize("z2", [1.0, 3.0, 50.0])
+def test_trust_is_the_posterior_mean_of_students_precision(z2):
+    """E[lambda | z] for lambda ~ Gamma(nu/2, nu/2) and z ~ N(0, 1 / lambda), integrated numerically; never above 1."""
+    nu = learned.FREEDOM
+    lam = np.linspace(1e-6, 30, 400_001)
+    density = lam ** (nu / 2 - 1) * np.exp(-nu / 2 * lam) * np.sqrt(lam) * np.exp(-lam * z2 / 2)
+    assert learned.trust(z2) == pytest.approx((lam * density).sum() / density.sum(), rel=1e-5)
+    assert learned.trust(0.2 * z2 / 50) == 1.0
+
+
+@pytest.mark.parametrize("covariance", ["kronecker", "diagonal"])
+def test_an_outlier_moves_the_filter_by_a_bounded_amount(covariance):
+    """However long one gradient is, the filter follows it by less than a usual one's length in units of the noise then."""
+    pulls = []
+    for size in (1.0, 1e2, 1e4):
+        p, rng = parameter(torch.ones(6, 6)), torch.Generator().manual_seed(3)
+        gradients = [torch.randn(6, 6, generator=rng) for _ in range(400)]
+        optimizer = take_steps([p], [[g] for g in [*gradients, size * torch.randn(6, 6, generator=rng)]], covariance=covariance)
+        state = optimizer.state[p]
+        pulls.append((state["M"].square() / state["r"]).mean().item())
+    K = learned.filter_gain(0.9, 401)
+    assert max(pulls[1:]) < 2 * learned.noise_level(K)  # a Gaussian filter: K^2 / ((1 - K) (1 - b2)), forty times as much
+    assert pulls[0] < 3 * learned.noise_level(K)
+
+
 # 4. The precision of a drifting optimum
 
 
@@ -443,8 +480,9 @@ def test_a_tenth_of_the_lr_is_a_tenth_of_the_step_and_nobody_elses(gradients):
 # 13. Other optimizers
 
 
-def test_the_diagonal_direction_is_that_of_adabelief():
-    """Once settled: AdaBelief averages (G - M_t)^2 = (1 - K)^2 E^2 where we average (1 - K) E^2."""
+def test_the_diagonal_direction_is_that_of_adabelief(monkeypatch):
+    """Once settled, with Gaussian noise (nu = infinity): AdaBelief averages (G - M_t)^2 = (1 - K)^2 E^2, we (1 - K) E^2."""
+    monkeypatch.setattr(learned, "FREEDOM", 1e30)
     b1, b2, rng = 0.9, 0.99, np.random.default_rng(0)
     m = v = np.zeros(50)
     p = parameter(torch.zeros(50, dtype=torch.float64))

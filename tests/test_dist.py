@@ -65,7 +65,7 @@ def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
 
 
 def copy_of_the_sources(folder: Path) -> Path:
-    """What a build needs, in a folder of its own: nothing built before may end up in a distribution."""
+    """What a build needs, in a separate folder: nothing built before may end up in a distribution."""
     folder.mkdir()
     for name in SHIPPED:
         if (ROOT / name).is_dir():
@@ -110,7 +110,7 @@ def test_sdist_makes_a_wheel_that_steps(tmp_path):
     wheel = build_wheel(archive, tmp_path / "wheel")
     packed = names_in(wheel)
     assert "arturo/py.typed" in packed and any(name.endswith("licenses/LICENSE") for name in packed)
-    assert "abi3" in wheel.name, "one wheel is to serve every Python from 3.10 on"
+    assert "abi3" in wheel.name, "one wheel is for every Python from 3.10 on"
     assert [name for name in packed if name.endswith((".so", ".pyd"))] == ["arturo/kernels/_native.abi3.so"] * compiler
     assert not [name for name in packed if not name.startswith("arturo") or name.endswith((".cpp", ".h"))]
     install_and_smoke(wheel, tmp_path / "installed", "native" if compiler else "eager")

@@ -6,31 +6,27 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from arturo import Arturo, sharding
 
-
-@pytest.fixture
-def mesh(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
+BASES = ("L", "R", "Q_L", "Q_R")  # of AdaArturo: a tile's, not like the parameter
 
 
-@pytest.mark.parametrize("placement", [Shard(0), Replicate()], ids=str)
-def test_dtensors_of_one_process(mesh, placement, kernel, quadratic):
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1), Replicate()], ids=str)
+def test_dtensors_of_one_process(mesh, placement, way, quadratic):
     """No collective, every bit that of plain parameters, and state like the parameter; half precision and complex ones too."""
+    vectors = [] if placement == Shard(1) else quadratic.params([(5,)]) + quadratic.params([(3,)], torch.bfloat16)
     plain = (
-        quadratic.params([(4, 3), (5,)])
-        + quadratic.params([(3,)], torch.bfloat16)
+        quadratic.params([(4, 6), (3, 5)])
+        + quadratic.params([(3, 4)], torch.bfloat16)
         + quadratic.params([(2, 2)], torch.complex64)
+        + vectors
     )
     sharded = [torch.nn.Parameter(distribute_tensor(p.detach().clone(), mesh, [placement])) for p in plain]
-    one, many = Arturo(plain, **kernel), Arturo(sharded, **copy.deepcopy(kernel))
-    for t in range(3):
+    one, many = way(plain), way(sharded)
+    for t in range(6):
         quadratic.gradients(plain, t)
         for p, q in zip(plain, sharded, strict=True):
             q.grad = distribute_tensor(p.grad, mesh, [placement])
@@ -38,12 +34,16 @@ def test_dtensors_of_one_process(mesh, placement, kernel, quadratic):
         with CommDebugMode() as seen:
             many.step()
         assert seen.get_total_counts() == 0 and many.last_step == one.last_step
+        if t == 3:
+            many.load_state_dict(copy.deepcopy(many.state_dict()))
     for p, q in zip(plain, sharded, strict=True):
-        assert torch.equal(q.full_tensor(), p)
+        assert torch.equal(q.full_tensor(), p) and set(one.state[p]) == set(many.state[q])
         for name, x in one.state[p].items():
             y = many.state[q][name]
-            assert torch.equal(y if x.dim() == 0 else y.full_tensor(), x)
-            assert x.dim() == 0 or y.placements == q.placements
+            assert sharding.is_sharded(y) == (x.dim() > 0 and name != "tile")
+            assert torch.equal(y.full_tensor() if sharding.is_sharded(y) else y, x), name
+            if sharding.is_sharded(y) and name not in BASES:
+                assert y.placements == q.placements
 
 
 def test_whole_state_is_not_loaded_into_shards(mesh):

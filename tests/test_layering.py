@@ -1,13 +1,20 @@
-"""Imports go lab -> library, never back, and down the library's layers; it needs the standard library, torch and numpy only."""
+"""Imports go lab -> library, never back, and down the library's layers; docs/architecture.md lists all modules.
+
+The library needs the standard library, torch and numpy only.
+"""
 
 from __future__ import annotations
 
 import ast
+import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import arturo
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = sorted((ROOT / "arturo").rglob("*.py"))
@@ -116,8 +123,29 @@ def test_scan_finds_imports_upward(source: str, folder: str, found: set[str]) ->
     assert upward(folder, imported(source, f"arturo.{folder}")) == found
 
 
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+OF_LIBRARY, OF_LABORATORY = PAGE.split("## The laboratory")
+
+
 def test_every_module_is_documented_or_private() -> None:
     """By its path in docs/architecture.md, or by an underscore."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    public = [path for path in LIBRARY if path.name != "__init__.py" and not path.name.startswith("_")]
-    assert [str(x) for path in public if f"`{(x := path.relative_to(ROOT / 'arturo')).as_posix()}`" not in page] == []
+    paths = [path.relative_to(ROOT / "arturo") for path in LIBRARY]
+    public = {path.as_posix() for path in paths if path.name != "__init__.py" and not path.name.startswith("_")}
+    assert public - set(re.findall(r"`([\w/]+\.py)`", OF_LIBRARY)) == set()
+    rows = re.findall(r"^\| (`[^|]*) \|", OF_LIBRARY, re.MULTILINE)
+    assert set(re.findall(r"`([^`]+)`", " ".join(rows))) == public
+
+
+def test_every_part_of_the_laboratory_is_documented() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \|", OF_LABORATORY, re.MULTILINE)
+    lab = ROOT / "arturo_lab"
+    folders = {f"{path.name}/" for path in lab.iterdir() if (path / "__init__.py").exists()}
+    assert set(rows) == folders | {path.name for path in lab.glob("*.py") if not path.name.startswith("_")}
+
+
+def test_the_public_modules_are_those_the_page_names() -> None:
+    """What ``arturo`` exports exists, and so does what the page adds to it."""
+    (sentence,) = re.findall(r"The public API is what `arturo` exports, plus (.*?)\.\s", OF_LIBRARY, re.DOTALL)
+    names = re.findall(r"`([\w.]+)`", sentence)
+    assert names and all(pkgutil.resolve_name(name) for name in names)
+    assert all(hasattr(arturo, name) for name in arturo.__all__)

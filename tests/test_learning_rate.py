@@ -26,9 +26,9 @@ def test_zero_from_the_start_makes_state_and_nothing_else(zero, capturable, fore
     assert all(torch.equal(p, old) for p, old in zip(params, before, strict=True))
     assert all(optimizer.state[p]["step"] == 0 and optimizer.state[p]["eta"] == 0 for p in params)
     first = snapshot(optimizer)
-    said = quadratic.train(optimizer, 3, start=1)
+    info = quadratic.train(optimizer, 3, start=1)
     assert snapshot(optimizer) == first
-    assert all(x == (0.0, 0.0, 0.0, 0, False, 0) for x in said)
+    assert all(x == (0.0, 0.0, 0.0, 0, False, 0) for x in info)
 
 
 @zeros
@@ -44,10 +44,10 @@ def test_steps_at_zero_leave_no_trace(zero, capturable, foreach, dtype, warm, qu
     quadratic.train(straight, warm)
     paused.param_groups[0]["lr"] = zero
     before = snapshot(paused)
-    said = quadratic.train(paused, 2, start=100)
+    info = quadratic.train(paused, 2, start=100)
     if warm:
         assert snapshot(paused) == before
-        assert said[-1] == (straight.last_step.eta, 0.0, 0.0, 0, False, 0)
+        assert info[-1] == (straight.last_step.eta, 0.0, 0.0, 0, False, 0)
     paused.param_groups[0]["lr"] = full
     quadratic.train(paused, 2, start=warm)
     quadratic.train(straight, 2, start=warm)

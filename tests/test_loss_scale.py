@@ -14,8 +14,8 @@ SCALES = [1e-8, 1e-4, 1e-2, 1e2, 1e4, 1e8]
 
 def train(optimizer, quadratic, steps, scale=1.0, start=0):
     """The loss times ``scale``; returns the parameters."""
-    said = quadratic.train(optimizer, steps, start, sign=scale)
-    return [p.detach().clone() for group in optimizer.param_groups for p in group["params"]], said
+    info = quadratic.train(optimizer, steps, start, sign=scale)
+    return [p.detach().clone() for group in optimizer.param_groups for p in group["params"]], info
 
 
 def unit_of(optimizer):
@@ -30,13 +30,13 @@ def test_a_run_does_not_depend_on_the_scale_of_the_loss(scale, options, kernel, 
     """50 steps: the same trajectory, KL and eta (which is in the unit) up to the unit's rounding to float32."""
     kernel = {**{name: x for name, x in kernel.items() if name != "kl_bound"}, **options}
     plain, scaled = (Arturo(quadratic.params(dtype=torch.float64), **kernel) for _ in range(2))
-    expected, said = train(plain, quadratic, 50)
-    found, also_said = train(scaled, quadratic, 50, scale)
+    expected, info = train(plain, quadratic, 50)
+    found, others = train(scaled, quadratic, 50, scale)
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
-    for x, y in zip(also_said, said, strict=True):
+    for x, y in zip(others, info, strict=True):
         assert x == pytest.approx(y, rel=1e-6)
-    assert said[-1].active and unit_of(scaled) == pytest.approx(scale * unit_of(plain), rel=1e-6)
+    assert info[-1].active and unit_of(scaled) == pytest.approx(scale * unit_of(plain), rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"state_dtype": torch.bfloat16}, {"init": "gradient"}, {"maximize": True}], ids=str)
@@ -72,7 +72,7 @@ def test_in_units_of_the_loss_it_is_three_numbers(kernel, quadratic):
 
 @pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")
 def test_the_unit_by_hand(kernel):
-    """0.3 times the root mean square of what is there over sqrt(2 kl_bound Sigma_0 / n); n counts zeros and missing entries."""
+    """0.3 times the root mean square of entries that count, over sqrt(2 kl_bound Sigma_0 / n); n counts all entries."""
     p, q, unused = (torch.nn.Parameter(torch.ones(n)) for n in (3, 2, 7))
     p.grad, q.grad = torch.tensor([3.0, 0.0, -4.0]), torch.tensor([NAN, 0.0])
     optimizer = Arturo([p, q, unused], prior_precision=0.0, **kernel)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from arturo import Arturo
 from arturo.kernels import foreach, native
@@ -19,20 +18,11 @@ from arturo.kernels.eager import PIECE
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # for what it imports from its folder
+peak_allocated = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))["peak_allocated"]
+sys.path.remove(str(ROOT / "benchmarks"))
 needs_extension = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
 BFLOAT16_STATE = {"state_dtype": torch.bfloat16}
-
-
-def peak_allocated(function: Callable[[], object]) -> int:
-    """Most bytes alive at a time of those that torch's allocator gave out while the function ran."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        function()
-    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    alive = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
-    return peak
 
 
 def make(weights: int, tensors: int, dtype: torch.dtype = torch.float32, **options) -> Arturo:

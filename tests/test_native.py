@@ -103,8 +103,8 @@ def test_without_the_extension_the_loop_serves_and_says_so_once(monkeypatch):
 def test_what_was_asked_for_says_nothing(monkeypatch):
     monkeypatch.setattr(native, "_library", None)
     native.say_once_that_it_is_missing.cache_clear()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for options in ({"foreach": False}, {"foreach": True}, {"fused": False}, {"capturable": True}):
             train(steps=1, **options)
-    assert not said
+    assert not caught

@@ -115,7 +115,7 @@ def test_a_draw_that_does_not_fit_changes_nothing(quadratic, snapshot):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_from_a_draw_and_a_step_after_it(dtype, plain, quadratic, snapshot):
-    """As IVON is used: backward() inside, step() outside; the float32 mean of a bfloat16 parameter goes on undisturbed."""
+    """As IVON is used: backward() inside, step() outside; the float32 mean of a bfloat16 parameter continues undisturbed."""
     runs = []
     for look in (False, True):
         params = quadratic.params([(4, 3), (5,)], dtype)

@@ -1,15 +1,22 @@
-"""Every scheduler of torch.optim.lr_scheduler: the bound of each step is kl_bound * lr**2."""
+"""Every scheduler of torch.optim.lr_scheduler: Arturo's bound is kl_bound * lr**2, AdaArturo's step is proportional to lr."""
 
+import copy
 import inspect
 
 import pytest
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
+from arturo.adaptive_step import PER_LR
 
 STEPS = 8
 ABSTRACT = {"LRScheduler", "_LRScheduler"}
+
+
+def peak(optimizer):
+    """The largest lr of its groups."""
+    return max(float(group["lr"]) for group in optimizer.param_groups)
 
 
 def sequential(optimizer):
@@ -36,10 +43,15 @@ SCHEDULERS = {
     "SequentialLR": sequential,
     "ChainedScheduler": chained,
     "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.1, patience=1),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, base_lr=0.1, max_lr=1.0, step_size_up=3, cycle_momentum=False),
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=1.0, total_steps=STEPS + 1, cycle_momentum=False),
-    "SWALR": lambda o: swa_utils.SWALR(o, swa_lr=0.05, anneal_epochs=4),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(
+        o, base_lr=0.1 * peak(o), max_lr=peak(o), step_size_up=3, cycle_momentum="betas" in o.defaults
+    ),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(
+        o, max_lr=peak(o), total_steps=STEPS + 1, cycle_momentum="betas" in o.defaults
+    ),
+    "SWALR": lambda o: swa_utils.SWALR(o, swa_lr=0.05 * peak(o), anneal_epochs=4),
 }
+CYCLES_MOMENTUM = ("CyclicLR", "OneCycleLR")  # they write betas, where there are any
 
 
 def advance(scheduler):
@@ -70,15 +82,44 @@ def test_the_bound_follows_the_schedule(make, capturable, as_tensor, quadratic):
     used = []
     for t in range(STEPS):
         used.append(max(float(group["lr"]) for group in optimizer.param_groups))
-        (said,) = quadratic.train(optimizer, 1, t)
-        assert said.bound == pytest.approx(0.01 * used[-1] ** 2, rel=1e-12, abs=0)
-        assert said.kl <= said.bound * 1.001
-        assert said.bound == 0 or said.kl > 0
+        (info,) = quadratic.train(optimizer, 1, t)
+        assert info.bound == pytest.approx(0.01 * used[-1] ** 2, rel=1e-12, abs=0)
+        assert info.kl <= info.bound * 1.001
+        assert info.bound == 0 or info.kl > 0
         advance(scheduler)
     assert len(set(used)) > 1
     if as_tensor:
         assert all(group["lr"] is lr for group, lr in zip(optimizer.param_groups, lrs, strict=True))
     assert "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["float", "tensor"])
+def test_steps_follow_the_schedule(name, as_tensor, quadratic):
+    """Each step is lr / 0.01 of the one that the same optimizer would have taken at lr = 0.01, in both groups."""
+    lrs = [torch.tensor(x, dtype=torch.float64) if as_tensor else x for x in (0.01, 0.005)]
+    params = quadratic.params([(5,), (3,)], torch.float64)
+    optimizer = AdaArturo([{"params": [p], "lr": lr} for p, lr in zip(params, lrs, strict=True)])
+    scheduler = SCHEDULERS[name](optimizer)
+    used, betas = [], []
+    for t in range(STEPS):
+        twin = copy.deepcopy(optimizer)
+        for group in twin.param_groups:
+            group["lr"] = 0.01
+        before = [p.detach().clone() for p in params]
+        used.append([float(group["lr"]) for group in optimizer.param_groups])
+        betas.append(optimizer.param_groups[0]["betas"])
+        quadratic.train(optimizer, 1, t)
+        quadratic.train(twin, 1, t)
+        for p, group, old, lr in zip(params, twin.param_groups, before, used[-1], strict=True):
+            full_step = group["params"][0].detach() - old
+            torch.testing.assert_close(p.detach() - old, full_step * (lr / 0.01), rtol=1e-7, atol=1e-12)
+            assert full_step.abs().min() > 0
+        advance(scheduler)
+    assert len({lr for lr, _ in used}) > 1
+    assert (len(set(betas)) > 1) == (name in CYCLES_MOMENTUM)
+    if as_tensor:
+        assert all(group["lr"] is lr for group, lr in zip(optimizer.param_groups, lrs, strict=True))
 
 
 @pytest.mark.parametrize("name", ["CosineAnnealingLR", "PolynomialLR"])
@@ -106,8 +147,8 @@ def test_an_lr_that_rounding_made_negative_is_zero(lr, kl_bound, capturable, qua
     quadratic.train(optimizer, 2)
     optimizer.param_groups[0]["lr"] = lr
     before = snapshot(optimizer)
-    (said,) = quadratic.train(optimizer, 1, 2)
-    assert snapshot(optimizer) == before and said.bound == 0 and said.kl == 0
+    (info,) = quadratic.train(optimizer, 1, 2)
+    assert snapshot(optimizer) == before and info.bound == 0 and info.kl == 0
 
 
 @pytest.mark.parametrize("make", [
@@ -120,35 +161,47 @@ def test_there_is_no_momentum_to_cycle(make, quadratic):
         make(Arturo(quadratic.params()))
 
 
-@pytest.mark.parametrize("name", ["CosineAnnealingLR", "SequentialLR", "ReduceLROnPlateau"])
-def test_resuming_with_a_scheduler(name, kernel, quadratic, snapshot):
+def test_cycled_momentum_is_the_filters(quadratic):
+    """What CyclicLR writes to betas sets the gain of the next step."""
+    (p,) = quadratic.params([(5,)])
+    optimizer = AdaArturo([p], betas=(0.9, 0.99))
+    lr_scheduler.CyclicLR(optimizer, base_lr=0.001, max_lr=0.01, base_momentum=0.0, max_momentum=0.0)
+    assert optimizer.param_groups[0]["betas"] == (0.0, 0.99)
+    for t in range(3):
+        quadratic.gradients([p], t)
+        optimizer.step()
+    torch.testing.assert_close(optimizer.state[p]["M"], p.grad, rtol=1e-6, atol=1e-7)  # no memory of the steps before
+
+
+@pytest.mark.parametrize("name", ["CosineAnnealingLR", "SequentialLR", "OneCycleLR", "ReduceLROnPlateau"])
+def test_resuming_with_a_scheduler(name, way, quadratic, snapshot):
     """Optimizer and scheduler saved and loaded: the same bits as without the stop."""
-    optimizer = Arturo(quadratic.params(), **kernel)
+    optimizer = way(quadratic.params())
     scheduler = SCHEDULERS[name](optimizer)
 
-    def go_on(optimizer, scheduler, start, stop):
+    def train(optimizer, scheduler, start, stop):
         for t in range(start, stop):
             quadratic.train(optimizer, 1, t)
             advance(scheduler)
 
-    go_on(optimizer, scheduler, 0, 4)
-    resumed = Arturo(quadratic.twins(optimizer.param_groups[0]["params"]), **kernel)
+    train(optimizer, scheduler, 0, 4)
+    resumed = way(quadratic.twins(optimizer.param_groups[0]["params"]))
     continued = SCHEDULERS[name](resumed)
     continued.load_state_dict(scheduler.state_dict())
     resumed.load_state_dict(optimizer.state_dict())
-    go_on(optimizer, scheduler, 4, 7)
-    go_on(resumed, continued, 4, 7)
+    train(optimizer, scheduler, 4, 7)
+    train(resumed, continued, 4, 7)
     assert snapshot(resumed) == snapshot(optimizer) and resumed.last_step == optimizer.last_step
 
 
 @pytest.mark.parametrize("average", ["swa", "ema"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_averaged_model(average, dtype, kernel, quadratic, snapshot):
-    """It reads and does not disturb; the average is that of the weights the optimizer produced."""
+def test_averaged_model(average, dtype, way, quadratic, snapshot):
+    """It reads and does not disturb; the average is that of the weights, and what it writes back is followed."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2).to(dtype)
     twins = quadratic.twins(model.parameters())
-    optimizer, plain = Arturo(model.parameters(), **kernel), Arturo(twins, **kernel)
+    optimizer, plain = way(model.parameters()), way(twins)
     average_fn = {"swa": None, "ema": swa_utils.get_ema_multi_avg_fn(0.5)}[average]
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=average_fn)
     seen = []
@@ -168,5 +221,9 @@ def test_averaged_model(average, dtype, kernel, quadratic, snapshot):
     with torch.no_grad():
         for p, q in zip(model.parameters(), averaged.module.parameters(), strict=True):
             p.copy_(q)
+    start = model.weight.detach().float().clone()
     quadratic.train(optimizer, 1, 4)
     assert all(torch.isfinite(p).all() for p in model.parameters())
+    if way.kind is AdaArturo:  # whose steps are relative to the weights
+        length = (model.weight.detach().float() - start).norm() / start.norm()
+        assert 0 < length < 5 * PER_LR * 0.01

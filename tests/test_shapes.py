@@ -5,12 +5,17 @@ import copy
 import pytest
 import torch
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 from arturo.kernels import eager
 
 
 def draw(seed, shape, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    kind = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=kind).to(dtype)
+
+
+def as_real(x):
+    return (torch.view_as_real(x) if x.is_complex() else x).detach().clone()
 
 
 LAYOUTS = {
@@ -19,6 +24,7 @@ LAYOUTS = {
     "channels_last": lambda seed, dtype: draw(seed, (2, 3, 4, 5), dtype).to(memory_format=torch.channels_last),
     "larger than a piece": lambda seed, dtype: draw(seed, (300, 200), dtype).t(),
 }
+SMALL = {name: make for name, make in LAYOUTS.items() if name != "larger than a piece"}  # only Arturo's kernel has pieces
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
@@ -43,6 +49,30 @@ def test_any_layout_equals_contiguous(make, dtype, eta, kernel, quadratic):
         torch.testing.assert_close(p, twin, **tolerance, check_stride=False)
 
 
+@pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_any_layout_equals_contiguous_to_adaarturo(make, dtype, geometry):
+    """The same steps but for the order of sums; strides and storage stay, and a saved layout continues."""
+    p, twin = torch.nn.Parameter(make(0, dtype)), torch.nn.Parameter(make(0, dtype).contiguous())
+    assert not p.is_contiguous() and twin.is_contiguous()
+    strides, place = p.stride(), p.data_ptr()
+    optimizer, plain = AdaArturo([p], **geometry), AdaArturo([twin], **geometry)
+    for t in range(6):
+        p.grad = make(t + 1, dtype)
+        twin.grad = p.grad.contiguous()
+        optimizer.step()
+        plain.step()
+        if t == 3:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert p.stride() == strides and p.data_ptr() == place
+    tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    assert set(optimizer.state[p]) == set(plain.state[twin])
+    for name in ("r", "mean"):  # M and the bases are known but for the signs of the bases' columns
+        if name in optimizer.state[p]:
+            torch.testing.assert_close(optimizer.state[p][name], plain.state[twin][name], **tolerance, check_stride=False)
+    torch.testing.assert_close(p, twin, **tolerance, check_stride=False)
+
+
 def test_a_saved_layout_continues(kernel, quadratic, snapshot):
     """State of a channels_last parameter through save and load: the same bits as without the stop."""
     params = [torch.nn.Parameter(LAYOUTS[name](0, torch.float32)) for name in ("channels_last", "transposed")]
@@ -57,22 +87,23 @@ def test_a_saved_layout_continues(kernel, quadratic, snapshot):
     assert snapshot(optimizer) == snapshot(resumed)
 
 
-def test_scalars_equal_one_element_tensors(configuration, quadratic):
+def test_scalars_equal_one_element_tensors(every, quadratic):
     """The same bits, on the device too, where torch would promote 0-d float32 times 0-d float64."""
     params = quadratic.params([(), ()])
     twins = [torch.nn.Parameter(p.detach().clone().reshape(1)) for p in params]
-    optimizer, plain = Arturo(params, **configuration), Arturo(twins, **copy.deepcopy(configuration))
+    optimizer, plain = every(params), every(twins)
     for t in range(4):
         quadratic.gradients(params, t)
         for p, twin in zip(params, twins, strict=True):
             twin.grad = p.grad.reshape(1)
         optimizer.step()
         plain.step()
+        assert optimizer.last_step == plain.last_step
     for p, twin in zip(params, twins, strict=True):
         assert p.shape == () and all(x.shape == () for x in optimizer.state[p].values())
-        torch.testing.assert_close(p.detach(), twin[0].detach(), rtol=0, atol=0)
+        assert torch.equal(p, twin[0])
         for name, x in optimizer.state[p].items():
-            torch.testing.assert_close(x.reshape(-1), plain.state[twin][name].reshape(-1), rtol=0, atol=0)
+            assert torch.equal(x.reshape(-1), plain.state[twin][name].reshape(-1)), name
 
 
 @pytest.mark.parametrize("kl_bound", [None, 0.01])
@@ -80,34 +111,37 @@ def test_nothing_but_empty_tensors(kl_bound, kernel, quadratic):
     kernel["kl_bound"] = kl_bound
     params = quadratic.params([(0,), (3, 0, 2)])
     optimizer = Arturo(params, **kernel)
-    for said in quadratic.train(optimizer, 2):
-        assert (said.eta, said.kl, said.active, said.skipped) == (0.0, 0.0, False, 0)
+    for info in quadratic.train(optimizer, 2):
+        assert (info.eta, info.kl, info.active, info.skipped) == (0.0, 0.0, False, 0)
     assert all(optimizer.state[p]["prec"].shape == p.shape for p in params)
 
 
-def test_empty_tensors_change_nothing_for_the_others(configuration, quadratic, snapshot):
+def test_nothing_but_empty_tensors_for_adaarturo(geometry, quadratic):
+    params = quadratic.params([(0,), (3, 0, 2)])
+    optimizer = AdaArturo(params, **geometry)
+    assert quadratic.train(optimizer, 2) == [(0.0, 0.0, 0.0, 0, False, 0)] * 2
+    assert all(optimizer.state[p]["M"].shape == p.shape for p in params)
+
+
+def test_empty_tensors_change_nothing_for_the_others(every, quadratic, snapshot):
     params, empty = quadratic.params([(4, 3), (2,)]), quadratic.params([(0,), (3, 0)])
-    optimizer = Arturo([params[0], params[1], *empty], **configuration)
-    plain = Arturo(quadratic.params([(4, 3), (2,)]), **copy.deepcopy(configuration))
+    optimizer = every([*params, *empty])
+    plain = every(quadratic.params([(4, 3), (2,)]))
     for t in range(4):
         assert quadratic.train(optimizer, 1, t) == quadratic.train(plain, 1, t)
     assert snapshot(optimizer, params) == snapshot(plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
-def test_complex_parameters_are_their_real_twins(dtype, configuration, snapshot):
-    """Parameter, state and last_step, bit for bit; in one group with a real parameter."""
-
-    def draw(t, shape, kind):
-        return torch.randn(shape, generator=torch.Generator().manual_seed(t), dtype=kind)
-
-    def as_real(x):
-        return (torch.view_as_real(x) if x.is_complex() else x).detach().clone()
-
-    kinds = [((4, 3), dtype), ((), dtype), ((5,), dtype.to_real())]
+def test_complex_parameters_are_their_real_twins(dtype, every, snapshot):
+    """Parameter, state and last_step, bit for bit; in one group with a real parameter. AdaArturo's: on the diagonal."""
+    own = every.kind is Arturo
+    # AdaArturo's least size goes by the columns, of which the twin has twice as many: its tensors are larger than that.
+    kinds = [((4, 3, 2), dtype), *([((), dtype)] if own else []), ((5,), dtype.to_real())]
     params = [torch.nn.Parameter(draw(i, *kind)) for i, kind in enumerate(kinds)]
     twins = [torch.nn.Parameter(as_real(p)) for p in params]
-    optimizer, plain = Arturo(params, **configuration), Arturo(twins, **copy.deepcopy(configuration))
+    diagonal = {} if own else {"covariance": "diagonal"}
+    optimizer, plain = every(params, **diagonal), every(twins, **diagonal)
     for t in range(4):
         for i, (p, twin) in enumerate(zip(params, twins, strict=True)):
             p.grad = draw(10 * t + i, p.shape, p.dtype)
@@ -117,6 +151,22 @@ def test_complex_parameters_are_their_real_twins(dtype, configuration, snapshot)
         assert optimizer.last_step == plain.last_step
     assert all(torch.equal(as_real(p), twin) for p, twin in zip(params, twins, strict=True))
     assert [state for _, state in snapshot(optimizer)] == [state for _, state in snapshot(plain)]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (4, 3), (3, 2, 2)], ids=str)
+def test_complex_parameters_train(shape, geometry):
+    """Towards 1 + 2i, from anywhere; a gradient that still carries torch's conjugate flag is its value."""
+    start = draw(0, shape, torch.complex64)
+    params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    optimizers = [AdaArturo([p], **{**geometry, "lr": 0.03}) for p in params]
+    for t in range(60):
+        grad = params[0].detach() - (1 + 2j) + 0.1 * draw(t, shape, torch.complex64)
+        params[0].grad, params[1].grad = grad, grad.conj().resolve_conj().conj()
+        assert params[1].grad.is_conj()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(*params)
+    assert (params[0].detach() - (1 + 2j)).abs().max() < 0.3 * (start - (1 + 2j)).abs().max()
 
 
 def test_lazily_conjugated_gradients(kernel):

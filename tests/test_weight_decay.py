@@ -46,9 +46,9 @@ def test_with_a_bound_it_is_the_papers(kernel):
 @pytest.mark.parametrize("options", [{"kl_bound": 0.5, "weight_decay": 0.1}, {"weight_decay": 20.0}], ids=["bound", "none"])
 def test_taking_more_than_a_hundredth_warns_once(options, capturable, quadratic):
     optimizer = Arturo(quadratic.params(), capturable=capturable, **options)
-    with pytest.warns(UserWarning, match=r"^weight_decay=.* takes 0.0\d+ of every weight in each step") as said:
+    with pytest.warns(UserWarning, match=r"^weight_decay=.* takes 0.0\d+ of every weight in each step") as caught:
         quadratic.train(optimizer, 3)
-    assert len(said) == 1 and said[0].filename.endswith("conftest.py")  # the line that calls step()
+    assert len(caught) == 1 and caught[0].filename.endswith("conftest.py")  # the line that calls step()
 
 
 @pytest.mark.parametrize("options", [{"kl_bound": 0.5, "weight_decay": 0.015}, {"weight_decay": 9.0}], ids=["bound", "none"])

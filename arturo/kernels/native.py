@@ -130,6 +130,15 @@ class NativeSweep:
         library().arturo_count(ctypes.c_int64(len(self.rows)), address, ctypes.c_double(eta))
 
 
+def count_steps(steps: list[Tensor]) -> bool:
+    """Add 1 to each of these numbers, if they are plain float32 of the host and the extension was built."""
+    if _library is None or not _are(torch.float32, steps) or not all([x.is_cpu for x in steps]):
+        return False
+    pointers = array("Q", [x.data_ptr() for x in steps])
+    _library.arturo_count_steps(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]))
+    return True
+
+
 def _are(dtype: torch.dtype, tensors: list[Tensor]) -> bool:
     return all([x.dtype == dtype and type(x) in PLAIN for x in tensors])
 

@@ -88,9 +88,9 @@ def calibrate(
     trials, candidates = [], []
     for prior, temperature in itertools.product([None] if prior_precisions is None else prior_precisions, temperatures):
         candidate = posterior.replace(temperature=temperature, prior_precision=prior)
-        found = predict(model, candidate, x, samples, generator=torch.Generator().manual_seed(seed), **options)
+        prediction = predict(model, candidate, x, samples, generator=torch.Generator().manual_seed(seed), **options)
         candidates.append(candidate)
-        trials.append(Trial(float(temperature), prior, found.nll(y).mean().item()))
+        trials.append(Trial(float(temperature), prior, prediction.nll(y).mean().item()))
     i = min(range(len(trials)), key=lambda i: trials[i].nll if math.isfinite(trials[i].nll) else math.inf)
     grids = ((trials[i].temperature, temperatures), (trials[i].prior_precision, prior_precisions or ()))
     at_edge = any(len(grid) > 1 and best in (min(grid), max(grid)) for best, grid in grids)

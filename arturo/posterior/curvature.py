@@ -96,9 +96,9 @@ def ggn_diagonal(
     pairs = max(1, memory // sum(t.numel() * t.element_size() for t in total.values()))
     with evaluating(model), torch.no_grad():
         for inputs, targets in batches(data, next(iter(values.values())).device):
-            found = outputs(values, inputs)
-            _check_outputs(found, targets, loss)
-            v, sign = vmap(factor)(found, targets)  # (examples, columns, *output), (examples, columns)
+            predicted = outputs(values, inputs)
+            _check_outputs(predicted, targets, loss)
+            v, sign = vmap(factor)(predicted, targets)  # (examples, columns, *output), (examples, columns)
             if columns is not None:
                 v, sign = _combined(v, sign, columns, generator)
             width = min(v.shape[1], pairs)

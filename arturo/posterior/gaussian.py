@@ -203,7 +203,7 @@ class Posterior:
         drop_gathered(self.mean.values())
         named = dict(model.named_parameters())
         by_id = {id(p): name for name, p in named.items()}
-        found: dict[str, Tensor] = {}
+        matched: dict[str, Tensor] = {}
         for name, w in self.weights.items():
             theirs = name if w.param is None else by_id.get(id(w.param))
             if theirs is None or theirs not in named:
@@ -214,8 +214,8 @@ class Posterior:
             p = named[theirs]
             if as_real(p).shape != w.mean.shape:
                 raise ValueError(f"parameter {theirs!r}: shape {tuple(p.shape)}, in the posterior {tuple(w.mean.shape)}")
-            found[theirs] = p
-        return found
+            matched[theirs] = p
+        return matched
 
     def save(self, file: str | PathLike[str] | IO[bytes]) -> None:
         """Write everything but the parameters themselves. Give :meth:`arturo.Arturo.posterior` the model for good names."""
@@ -227,9 +227,9 @@ class Posterior:
     def load(cls, file: str | PathLike[str] | IO[bytes], map_location: Any = None) -> Posterior:
         """Read what :meth:`save` wrote; ``map_location`` as in ``torch.load``."""
         content = torch.load(file, map_location=map_location, weights_only=True)
-        found = content.get("format") if isinstance(content, dict) else None
-        if found != FORMAT:
-            raise ValueError(f"this file is not what Posterior.save() writes: its format is {found!r}, not {FORMAT!r}")
+        form = content.get("format") if isinstance(content, dict) else None
+        if form != FORMAT:
+            raise ValueError(f"this file is not what Posterior.save() writes: its format is {form!r}, not {FORMAT!r}")
         weights = {name: Weight(mean, a, prior, dtype, None) for name, (mean, a, prior, dtype) in content["weights"].items()}
         return cls(weights, content["ess"], content["temperature"])
 

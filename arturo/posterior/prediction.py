@@ -174,8 +174,8 @@ def _outputs(
 
     def tangent(values: dict[str, Tensor], piece: tuple[Tensor, ...]) -> Tensor:
         change = {name: value - mean[name] for name, value in values.items()}
-        found = jvp(lambda values: network(values, piece), (mean,), (change,))
-        return found[0] + found[1]  # type: ignore[no-any-return]
+        value_and_tangent = jvp(lambda values: network(values, piece), (mean,), (change,))
+        return value_and_tangent[0] + value_and_tangent[1]  # type: ignore[no-any-return]
 
     function = tangent if linearized else network
     for done in range(0, samples, together):
@@ -232,9 +232,9 @@ class _Moments:
         variance = self.squares / max(self.count - 1, 1)
         if self.likelihood == "gaussian":
             noise = torch.full_like(variance, noise_variance)
-            found = [self.mean, variance + noise, noise, variance]
+            parts = [self.mean, variance + noise, noise, variance]
         else:
             rest = (self._entropy(self.mean) - self.entropy).clamp(min=0)  # never negative but for rounding
-            found = [self.mean, variance, self.entropy, rest]
-        mean, variance, aleatoric, epistemic = (t.float() for t in found)
+            parts = [self.mean, variance, self.entropy, rest]
+        mean, variance, aleatoric, epistemic = (t.float() for t in parts)
         return Prediction(mean, variance, aleatoric, epistemic, self.likelihood)

@@ -40,11 +40,11 @@ def posterior_of(
         raise RuntimeError("there is no posterior before the first step(): nothing was observed yet")
     names = _names(optimizer, taking_part, model)
     params = {names[i]: p for i, (p, _) in taking_part.items()}
-    found = _curvatures(optimizer, params, curvature, model, data, loss)
+    curvatures = _curvatures(optimizer, params, curvature, model, data, loss)
     weights = {}
     for i, (p, group) in taking_part.items():
         prior = group.get("prior_precision", PRIOR_PRECISION) if prior_precision is None else prior_precision
-        weights[names[i]] = weight_of(names[i], p, optimizer.state[p], found[names[i]], prior)
+        weights[names[i]] = weight_of(names[i], p, optimizer.state[p], curvatures[names[i]], prior)
     return Posterior(weights, ess, temperature)
 
 
@@ -98,5 +98,5 @@ def _names(optimizer: Optimizer, taking_part: dict[int, tuple[Tensor, Any]], mod
                     "trains?"
                 )
         return {i: by_id[id(p)] for i, (p, _) in taking_part.items()}
-    given = [name for g in optimizer.param_groups for name in g.get("param_names", [None] * len(g["params"]))]
-    return {i: given[i] or str(i) for i in taking_part}
+    named = [name for g in optimizer.param_groups for name in g.get("param_names", [None] * len(g["params"]))]
+    return {i: named[i] or str(i) for i in taking_part}

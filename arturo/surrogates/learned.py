@@ -6,6 +6,7 @@ relative to that size. docs/derivation-adaptive.md has the whole argument.
 
 1. **Filter.** The mean gradient drifts as a random walk with variance kappa r per step and is observed with noise r. In
    units of r the filter's variance P is one number for all weights (:func:`filter_gain`).
+   A tile whose innovation is far larger than its noise is an outlier and moves the filter less (:func:`trust`).
 2. **Noise.** Innovations have the variance r (1 + P-): their running mean gives r (:func:`noise_weight`).
 3. **Precision.** The optimum drifts by N(0, (tau sigma)^2) per step, each gradient brings information proportional to r: the
    stationary precision is proportional to s / (tau sigma). The square root of Adam comes from here.
@@ -21,16 +22,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SURE = 1e-5  # s is at least this part of |M|: float32 gradients are no more exact, and M / s stays in range
+SURE = 1e-5  # sqrt(r) is at least this part of |M|: float32 gradients are no more exact, and M / s stays in range
+WINDOW = 3  # until b2 takes over, noise averages over about the last third of all steps: first gradients are large
+FREEDOM = 4.0  # nu, degrees of freedom of Student's t: how heavy the tails of innovations are expected to be
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.1  # of a step's length that the anchor takes back
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
 
 
+class _Single:
+    """For one number of the host, where NumPy's general functions cost as much as for a thousand."""
+
+    sqrt, maximum, minimum = np.sqrt, np.maximum, np.minimum
+
+    @staticmethod
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        return np.float64(x if condition else y)  # which divides by 0, as vectors do
+
+    @staticmethod
+    def clip(x: Any, least: float, most: float) -> Any:
+        return min(max(x, least), most)  # in this order NaN stays NaN
+
+
 def namespace(x: Any) -> Any:
-    """The functions for ``x``: torch's for tensors, NumPy's for host numbers, where a call costs a tenth as much."""
-    return torch if isinstance(x, Tensor) else np
+    """The functions for ``x``: torch's for tensors, NumPy's for the host's vectors, which cost a tenth as much a call."""
+    return torch if isinstance(x, Tensor) else _Single if isinstance(x, float) else np
 
 
 def filter_gain(b1: float, t: Any) -> Any:
@@ -63,26 +80,62 @@ def noise_level(gain: Any) -> Any:
     return gain / (2 - gain)
 
 
-def noise_weight(b2: float, t: Any, steps: int = 1) -> Any:
-    """Weight of the newest innovation, which stands for ``steps`` steps, in a running mean; 1 at the first step.
+def noise_weight(b2: float, t: Any) -> Any:
+    r"""Weight of the newest innovation in the running mean ``r``: :math:`3 / (t + 2)`, later :math:`1 - b_2`; 1 at first.
+
+    A plain mean, 1 / t, would remember the first gradients too long. They are large, and overrated noise shortens steps.
 
     Example:
-        >>> noise_weight(0.5, 1), round(noise_weight(0.5, 2), 4), noise_weight(0.5, 2, 2)
+        >>> noise_weight(0.995, 1), noise_weight(0.995, 4), round(noise_weight(0.995, 10_000), 6)
+        (1.0, 0.5, 0.005)
+    """
+    recent = WINDOW / (t + WINDOW - 1)
+    return recent.clamp(min=1 - b2) if isinstance(t, Tensor) else max(recent, 1 - b2)
+
+
+def factor_weight(beta: float, t: int, steps: int = 1) -> float:
+    """Weight of the newest innovation, which stands for ``steps`` steps, in a factor's running mean; 1 at the first step.
+
+    Example:
+        >>> factor_weight(0.5, 1), round(factor_weight(0.5, 2), 4), factor_weight(0.5, 2, 2)
         (1.0, 0.6667, 1.0)
     """
-    return (1 - b2**steps) / (1 - b2**t)
+    return (1 - beta**steps) / (1 - beta**t)
 
 
-def noise_scale(r: Tensor, M: Tensor, eps: float) -> Tensor:
-    r"""``s``, the standard deviation of a gradient entry, in gradient units: :math:`\sqrt{\max(r, 10^{-10} M^2)} + \epsilon`.
-
-    A noiseless gradient has r = 0; the bound keeps M / s finite without setting a scale, as only ratios of s count.
+def least_noise(M: Tensor) -> Tensor:
+    r"""Least value of ``r``, :math:`10^{-10} M^2`. A noiseless gradient has none; M / s stays finite without setting a scale.
 
     Example:
-        >>> noise_scale(torch.tensor([4.0, 0.0]), torch.tensor([1.0, 1.0]), 0.0)
-        tensor([2.0000e+00, 1.0000e-05])
+        >>> least_noise(torch.tensor([1.0, -2.0]))
+        tensor([1.0000e-10, 4.0000e-10])
     """
-    return torch.maximum(r, (SURE * M).square()).sqrt_().add_(eps)
+    return (SURE * M).square()
+
+
+def noise_scale(r: Tensor, eps: float) -> Tensor:
+    r"""``s``, the standard deviation of a gradient entry, in gradient units: :math:`\sqrt r + \epsilon`.
+
+    Example:
+        >>> noise_scale(torch.tensor([4.0, 0.0]), 1.0)
+        tensor([3., 1.])
+    """
+    return r.sqrt().add_(eps)
+
+
+def trust(surprise: Any) -> Any:
+    r"""Weight of an innovation in the filter, :math:`\min(1, (\nu + 1) / (\nu + z^2))`: its noise is Student's t.
+
+    ``surprise`` is :math:`z^2 = (1 - K) \sum E^2 / s \,\big/ \sum s` over a tile, or over a tensor without tiles, 1 on average
+    if the noise is right. At a small batch size, with little left to learn, the gradient of one misclassified example can be a
+    hundred times as long as usual. A Gaussian filter would carry it through the next ten steps as if it were signal.
+
+    Example:
+        >>> trust(0.5), trust(1.0), trust(96.0)
+        (1.0, 1.0, 0.05)
+    """
+    weight = (FREEDOM + 1) / (FREEDOM + surprise)
+    return min(1.0, weight) if isinstance(weight, float) else namespace(weight).clip(weight, None, 1.0)
 
 
 def innovation_share(gain: Any, t: Any) -> Any:
@@ -143,7 +196,7 @@ def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
         >>> anchor(torch.tensor(0.1), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.01), torch.tensor(1.0), noise, 0.1)
         (tensor(0.9950), tensor(0.9990))
     """
-    xp = namespace(spent)
+    xp = namespace(tau)
     reached = tau * xp.sqrt(spent)
     grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
-    return xp.sqrt(xp.clip(1 - grown, 0.0, None))
+    return xp.sqrt((1 - grown).clip(0.0))

@@ -1,4 +1,4 @@
-"""``arturo calibrate``: how good the predicted probabilities are, method by method."""
+"""``arturo calibrate``: scores of the predicted probabilities, method by method."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Predictions:
     samples: int = option(20, "draws per prediction", metavar="N", lowest=1)
     tuning_samples: int = option(8, "draws per candidate", metavar="N", lowest=1)
     held_out: int | None = option(
-        None, "training images kept back for tuning (default: 1000, at most a sixth)", metavar="N", lowest=1
+        None, "training images held out for tuning (default: 1000, at most a sixth)", metavar="N", lowest=1
     )
     curvature_images: int = option(500, "images for Gauss-Newton diagonals", metavar="N", lowest=1)
     test_images: int | None = option(None, "use the first N test images (default: all)", metavar="N", lowest=1)
@@ -84,7 +84,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     task = TASKS[options.task]
     if task.data not in ELSEWHERE:
-        raise ConfigError(f"task: calibrate needs images with labels ({', '.join(ELSEWHERE)}); {options.task} has others")
+        raise ConfigError(f"task: calibrate needs a task on {', '.join(ELSEWHERE)}, got {options.task}")
     methods, left_out = usable(options.methods, options.task, options.ours)
     predictions, total = options.predictions, loading.count(task.data)
     held_out = min(HELD_OUT, total // 6) if predictions.held_out is None else predictions.held_out
@@ -97,7 +97,9 @@ def run(options: Options, argv: Sequence[str]) -> int:
     optimizers = {"ours": options.ours, "theirs": options.theirs}
     seeds = parse_seeds(options.seeds)
     if max(seeds) >= APART:
-        raise ConfigError(f"seeds: must be below {APART}, as members of an ensemble are that far apart, got {max(seeds)}")
+        raise ConfigError(
+            f"seeds: must be below {APART}, because the seeds of an ensemble are that far apart, got {max(seeds)}"
+        )
     pairs = [(name, seed) for seed in seeds for name in methods]
     configs = {(name, seed): configs_of(name, seed, optimizers, config) for name, seed in pairs}
     every = list({c.name: c for mine in configs.values() for c in mine}.values())
@@ -167,7 +169,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         f"{100 * CLOSE:g} % of the highest accuracy; NLL and Brier score, which guessing cannot win, among all.",
     ]
     if any(outcome.chosen.get("edges") for outcome in outcomes):
-        notes.append("(edge): the least or the largest that was tried; the best may lie beyond.")
+        notes.append("(edge): the smallest or the largest value tried; the best may lie beyond it.")
     result = document(options.task, shown(argv), protocol, outcomes, [*notes, *left_out], diverged)
     result.show(console)
     for path in result.write(options.out):
@@ -195,7 +197,7 @@ def words(values: Sequence[float]) -> str:
 
 
 def elsewhere(name: str, source: DataSource, console: Console) -> tuple[Examples | None, list[str]]:
-    """Images the networks know nothing of; without them a note."""
+    """Images of a data set that no network was trained on; if it is not found, a note instead."""
     other = ELSEWHERE[name]
     try:
         return provide(other, source, console), []

@@ -39,7 +39,7 @@ def run(options: Options, argv: Sequence[str]) -> None:
 
 
 def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console) -> None:
-    """Download a data set unless it is there, with a progress bar per file, and say where it is."""
+    """Download a data set unless it exists, with a progress bar per file, and print where it is."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bars: dict[RemoteFile, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -67,7 +67,7 @@ def optimizers() -> Table:
     for name, entry in OPTIMIZERS.items():
         result.add_row(name, entry.label, entry.about)
     result.caption = (
-        "The values given are for tasks on which nothing was tuned. --set changes any of them. Others: file.py:Class, "
+        "These values are for tasks without tuned ones; --set changes any of them. Others: file.py:Class, "
         "package.module:Class, po:Name of pytorch-optimizer (docs/extending.md)\n"
     )
     return result

@@ -1,4 +1,4 @@
-"""Many trainings with somebody watching: what ``compare`` and ``reproduce`` share."""
+"""Many trainings with an overview in the terminal: what ``compare`` and ``reproduce`` share."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_provenance(
     for config in (config for config, made in known.items() if made):
         task = TASKS[config.task]
         if task.data not in data:
-            with suppress(DataNotFound):  # the runs are there, and the data need not be
+            with suppress(DataNotFound):  # the runs exist; the data need not
                 data[task.data] = provide(task.data, source, console)
         digest = data[task.data].digest if task.data in data else None
         threads = config.machine.threads or task.threads or threads_of_each(jobs) or torch.get_num_threads()
@@ -130,7 +130,7 @@ def check_provenance(
                 folder.accept({**known[config], **{key: value for key, value in now.items() if value is not None}})
             elif not planning.reuse and not planning.plan:
                 set_aside(folder.path)
-    what = "reused all the same" if planning.reuse else "trained again; --reuse would keep the old ones"
+    what = "reused anyway" if planning.reuse else "trained again; --reuse would keep the old ones"
     for reason, configs in stale.items():
         console.print(f"{count(len(configs), 'run')} of {reason}; {what}", soft_wrap=True, highlight=False, style="bold")
 
@@ -189,7 +189,7 @@ def train_many(
 
 
 def shown(argv: Sequence[str]) -> str:
-    """The command as it stands on the page and in summary.json: without the folders, which are nobody else's."""
+    """The command as it stands on the page and in summary.json: without the folders, which are of no use to others."""
     words = list(argv)
     for option in ("--out", "--data-dir"):
         while option in words:

@@ -17,7 +17,7 @@ class DataFolder:
     data_dir: Path | None = option(None, "folder searched for data first (default: $ARTURO_DATA)", metavar="DIR")
 
     def check_folder(self) -> None:
-        """A typo must not pass in silence, not even where the data is embedded and needs no folder."""
+        """A typo is an error even where the data comes with a package and needs no folder."""
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise ConfigError(f"data-dir: {self.data_dir} {'is not a folder' if self.data_dir.exists() else 'does not exist'}")
 
@@ -36,13 +36,15 @@ class PoolSize:
 
     jobs: int | None = option(None, "trainings at the same time (default: 1; with --ray: all that fit)", metavar="K", lowest=1)
     ray: str | None = option(
-        None, "train on this Ray cluster; auto: the one that this machine belongs to (docs/cluster.md)", metavar="ADDRESS"
+        None,
+        "train on the Ray cluster at this address; auto: the one this machine belongs to (docs/cluster.md)",
+        metavar="ADDRESS",
     )
 
 
 @dataclass(frozen=True)
 class LogTo:
-    """Other people's dashboards."""
+    """External dashboards."""
 
     log: tuple[str, ...] = option((), "also log to tensorboard, wandb or mlflow, below OUT (docs/logging.md)", metavar="NAME")
 

@@ -26,7 +26,9 @@ class Planning:
 
     plan: bool = option(False, "only show the runs, the time they will take and the disk space they need")
     yes: bool = option(False, "start without asking, however long it takes")
-    reuse: bool = option(False, "use runs although their code, data or threads have changed, instead of training them again")
+    reuse: bool = option(
+        False, "use existing runs even if their code, data or threads have changed, instead of training them again"
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """None as long as nothing is known of some of the runs."""
+        """None while the cost of some runs is unknown."""
         if any(group.runs and kind_of(group.config) not in self.costs for group in self.groups):
             return None
         return self.other_seconds + sum(g.seconds(self.costs[kind_of(g.config)]) for g in self.groups if g.runs)
@@ -109,7 +111,7 @@ class Plan:
         console.print(result)
         console.print(self.summary(), highlight=False, soft_wrap=True)
         if (free := free_bytes(self.out)) < self.bytes:
-            console.print(f"only {size(free)} are free there: {self.out}", style="bold", highlight=False, soft_wrap=True)
+            console.print(f"only {size(free)} free in {self.out}", style="bold", highlight=False, soft_wrap=True)
 
     def approved(self, options: Planning, console: Console) -> bool:
         """Whether to start: not with ``--plan``; not if somebody at the terminal says no to more than ten minutes."""

@@ -29,9 +29,10 @@ from arturo_lab.runs.plan import once, parse_seeds
 from arturo_lab.runs.share import Share
 
 DESCRIPTION = (
-    "Train what an artefact of the paper needs and write it as OUT/NAME.md, NAME.json, NAME.png and NAME.pdf, with the "
-    "protocol and every difference from the paper's. Artefacts of one OUT share their runs, each is trained once; `timing` "
-    "trains separate runs, one after the other: leave the machine alone meanwhile. Run the same command again to resume it."
+    "Train the runs that a table or figure of the paper needs and write it as OUT/NAME.md, NAME.json, NAME.png and "
+    "NAME.pdf, with the protocol and every difference from the paper's. Artefacts of one OUT share their runs, each is "
+    "trained once; `timing` trains separate runs, one after the other: keep the machine otherwise idle. Run the same "
+    "command again to resume it."
 )
 EXAMPLES = """
 arturo reproduce table1 --scale cpu --jobs 2
@@ -53,7 +54,7 @@ class Options:
     artefact: str = option(REQUIRED, TITLES, metavar="NAME", positional=True)
     scale: str = option("cpu", SCALES_HELP, metavar="NAME")
     tasks: tuple[str, ...] = option((), "some of the scale's tasks (default: all of them)", metavar="TASK")
-    optimizers: tuple[str, ...] = option((), "the rows, e.g. one of your own (default: those of the artefact)", metavar="NAME")
+    optimizers: tuple[str, ...] = option((), "optimizers to compare, e.g. your own (default: the artefact's)", metavar="NAME")
     seeds: str | None = option(
         None, "a count N for the seeds 0 to N-1, or the seeds themselves (default: the scale's)", metavar="N|A,B,C"
     )

@@ -22,8 +22,7 @@ from arturo_lab.runs.plan import once, parse_overrides, parse_seeds, plan
 from arturo_lab.runs.share import Share
 
 DESCRIPTION = (
-    "Train each optimizer at learning rates in equal ratios and show how the result depends on them: how wide is the "
-    "valley? Runs are "
+    "Train each optimizer at learning rates evenly spaced on a log scale and show how the result depends on them. Runs are "
     "the folders of `arturo train`: finished ones are reused, interrupted ones resumed. Writes OUT/sweep-TASK.md, .json, .csv, "
     ".tex, .png and .pdf (of several tasks: OUT/sweep.* and a figure for each)."
 )

@@ -50,10 +50,10 @@ torchrun --nproc-per-node 2 -m arturo_lab train cifar10-resnet34 --parallel fsdp
 class Options:
     task: str = option(REQUIRED, "one of `arturo list`", metavar="TASK", positional=True)
     optimizer: str | None = option(None, "one of `arturo list` (default: arturo)", metavar="NAME")
-    config: Path | None = option(None, "what `arturo tune` wrote; options on the command line override it", metavar="FILE")
-    seed: int = option(0, "of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
+    config: Path | None = option(None, "result file of `arturo tune`; options on the command line override it", metavar="FILE")
+    seed: int = option(0, "seed of the initial weights, the batch order and the dropout masks", metavar="S", lowest=0)
     resume: bool = option(False, "resume an interrupted run from its last checkpoint")
-    reuse: bool = option(False, "take a run as it is although its code, data or threads have changed")
+    reuse: bool = option(False, "use a run even if its code, data or threads have changed")
     out: Path = option(Path("runs"), "folder for run folders", metavar="DIR")
     share: Share = group(Share, "the task")
     set: tuple[str, ...] = option(
@@ -70,7 +70,9 @@ class Options:
 def run(options: Options, argv: Sequence[str]) -> int:
     stored = read_config_file(options.config) if options.config else ConfigFile(optimizer=options.optimizer or "arturo")
     if options.optimizer not in (None, stored.optimizer):
-        raise ConfigError(f"optimizer: {options.config} is of {stored.optimizer}, got {options.optimizer}; leave one out")
+        raise ConfigError(
+            f"optimizer: {options.config} is for {stored.optimizer}, got {options.optimizer}; drop one of the two"
+        )
     lengths = {key: value for key, value in flat(options.share).items() if value is not None}
     config = RunConfig.for_task(
         options.task,
@@ -101,7 +103,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
 
 
 def follow(config: RunConfig, options: Options, processes: Processes) -> int:
-    """Another process than the first: train along, in silence."""
+    """A process other than the first: train along without output."""
     if processes.share(None):
         with interruptible() as stop:
             try:
@@ -163,7 +165,7 @@ def watched(
     """Train, with the display and the loggers looking on. The result's status."""
     done = folder.epochs_done if folder.started else 0
     if done:
-        console.print(f"resumes after epoch {done}")
+        console.print(f"resuming after epoch {done}")
     with TrainingDisplay(config, console, done) as display, log.of(folder) as logged:
         watching: list[TrainingDisplay | Logger] = [display, *logged]
 
@@ -182,7 +184,7 @@ def watched(
 
 def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
     """Perhaps an option was forgotten: name the interrupted runs of this optimizer and seed that have other ones."""
-    console.print(f"nothing to resume in {folder.path}: starts from the beginning", soft_wrap=True, highlight=False)
+    console.print(f"nothing to resume in {folder.path}; starting from the beginning", soft_wrap=True, highlight=False)
     name, _, _ = folder.path.name.rpartition("-")
     for other in sorted(folder.path.parent.glob(f"{name}-*")):
         if other != folder.path and (other / "checkpoint.pt").exists() and not (other / "result.json").exists():

@@ -38,7 +38,7 @@ from arturo_lab.training.train import available
 from arturo_lab.tuning.protocols import CHEAP, PROTOCOLS, Protocol, Search
 
 if TYPE_CHECKING:
-    from arturo_lab.tuning.outcome import Row
+    from arturo_lab.tuning.outcome import TrialRow
     from arturo_lab.tuning.trial import Trainer
 
 DESCRIPTION = "Search an optimizer's hyperparameters by cross-validation; the test set is used once, at the end."
@@ -51,7 +51,7 @@ arturo tune fmnist-cnn --storage postgresql://user@host/database --worker
 
 
 def defaults(name: str) -> str:
-    """What each protocol does unless told.
+    """What each protocol does by default.
 
     Example:
         >>> defaults("folds")
@@ -72,12 +72,12 @@ class Effort:
     studies: int | None = option(
         None, "independent studies (default: paper 1, fair 3 on digits, else 1)", metavar="N", lowest=1
     )
-    prune: bool | None = option(None, "give up hopeless configurations before their last fold (default: paper no, fair yes)")
+    prune: bool | None = option(None, "stop hopeless configurations before their last fold (default: paper no, fair yes)")
     space: tuple[str, ...] = option(
         (), "what to search instead of the protocol's space, e.g. lr=1e-4:1e-1:log weight_decay=0:0.1", metavar="NAME=LOW:HIGH"
     )
     cross: tuple[Path, ...] = option((), "also judge the winners of these searches on other tasks", metavar="FILE")
-    test_seeds: int = option(3, "seeds of the winner's test; 0 postpones the test", metavar="N", lowest=0)
+    test_seeds: int = option(3, "number of seeds to test the winner with; 0 postpones the test", metavar="N", lowest=0)
 
     @property
     def rules(self) -> Protocol:
@@ -97,9 +97,7 @@ class Effort:
 class StudyOptions:
     """Where the study is kept."""
 
-    storage: str | None = option(
-        None, "a database URL as Optuna takes it (default: a SQLite file in FILE's folder)", metavar="URL"
-    )
+    storage: str | None = option(None, "database URL in Optuna's form (default: a SQLite file in FILE's folder)", metavar="URL")
     worker: bool = option(False, "only run trials; another process writes FILE")
     heartbeat: int = option(
         15, "seconds between signs of life; after four missed ones a worker is considered dead", metavar="S", lowest=1
@@ -113,7 +111,7 @@ class Options:
     optimizer: str = option("arturo", "one of `arturo list`, file.py:Class, package.module:Class or po:Name", metavar="NAME")
     out: Path | None = option(
         None,
-        "result, which `arturo train --config` takes (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
+        "result file, for `arturo train --config` (default: runs/tune/TASK-OPTIMIZER.json); everything else goes to the "
         "folder of that name without .json",
         metavar="FILE",
     )
@@ -214,7 +212,7 @@ def searches(options: Options) -> list[Search]:
 
 def search_all(
     options: Options, searches: Sequence[Search], url: str, trainer: Trainer, at_once: int, console: Console
-) -> list[Row]:
+) -> list[TrialRow]:
     """Every study until its last trial. All rows."""
     from arturo_lab.tuning.display import SearchDisplay
     from arturo_lab.tuning.result import winners_elsewhere
@@ -230,7 +228,7 @@ def search_all(
         f"{first.task}, {OPTIMIZERS[first.optimizer].label}, protocol {first.protocol}: {trials} trials of {first.folds} folds"
         f" x {first.seeds} seeds x {first.share.epochs} epochs" + (f", {len(searches)} studies" if len(searches) > 1 else "")
     )
-    rows: list[Row] = []
+    rows: list[TrialRow] = []
     with (
         open_storage(url, options.study.heartbeat) as storage,
         SearchDisplay(title, trials * len(searches) + len(crossed), console, TASKS[first.task].metric) as display,
@@ -251,7 +249,7 @@ def search_all(
 
 
 def conclude(
-    options: Options, argv: Sequence[str], searches: Sequence[Search], rows: list[Row], trainer: Trainer, console: Console
+    options: Options, argv: Sequence[str], searches: Sequence[Search], rows: list[TrialRow], trainer: Trainer, console: Console
 ) -> None:
     """Test the winner, write everything, print the result."""
     from arturo_lab.tuning.figures import write_figures

@@ -11,13 +11,13 @@ from rich.console import Console
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import REQUIRED, option
 
-DESCRIPTION = "Show several searches side by side: tables, and what k trials were worth for each optimizer."
-EXAMPLES = "arturo tune-report runs/tune/digits-cnn-sgd.json runs/tune/digits-cnn-arturo.json --out results/tune"
+DESCRIPTION = "Show several searches side by side: tables, and each optimizer's best result after k trials."
+EXAMPLES = "arturo tune-report runs/tune/digits-cnn-sgd.json runs/tune/digits-cnn-arturo.json --out runs/tune"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[Path, ...] = option(REQUIRED, "what `arturo tune` wrote", metavar="FILE", positional=True)
+    files: tuple[Path, ...] = option(REQUIRED, "result file of `arturo tune`", metavar="FILE", positional=True)
     out: Path = option(Path("runs/tune"), "folder for the tables and figures", metavar="DIR")
 
 

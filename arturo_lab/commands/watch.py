@@ -1,4 +1,4 @@
-"""``arturo watch DIR``: the report of runs that are going on, in a browser."""
+"""``arturo watch DIR``: a live report in a browser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from arturo_lab.fields import REQUIRED, group, option
 from arturo_lab.report.watch import LiveReport, report_of, server
 
 DESCRIPTION = (
-    "Serve the report of `arturo report` to a browser on this machine and refresh it while runs go on, until Ctrl-C. "
-    "Only reads; any number of commands may train into DIR meanwhile, and DIR may still be empty."
+    "Serve the report of `arturo report` to a browser on this machine and refresh it while runs train, until Ctrl-C. "
+    "It only reads: any number of commands may train into DIR meanwhile, and DIR may still be empty."
 )
 EXAMPLES = """
 arturo watch runs
@@ -28,8 +28,8 @@ arturo watch runs/league --against adamw --port 9000
 class Options:
     dir: Path = option(REQUIRED, "a folder with run folders in it, at any depth", metavar="DIR", positional=True)
     goal: Goal = group(Goal, "")
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 lets other machines look too", metavar="ADDRESS")
-    port: int = option(8321, "port to listen on; 0: any that is free", metavar="N", lowest=0, highest=65535)
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 lets other machines connect", metavar="ADDRESS")
+    port: int = option(8321, "port to listen on; 0 picks a free one", metavar="N", lowest=0, highest=65535)
 
 
 def run(options: Options, argv: Sequence[str]) -> None:

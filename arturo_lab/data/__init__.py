@@ -1,1 +1,1 @@
-"""Data sets as tensors in memory: where they lie, how they are read, downloaded, augmented and split."""
+"""Data sets as tensors in memory: where they are, how they are read, downloaded, augmented and split."""

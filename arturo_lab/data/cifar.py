@@ -76,22 +76,22 @@ def _folder_files(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 def _archive_members(archive: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
     """The named members of ``folder``. Nothing is written, so no member's path can lead anywhere."""
     wanted = {f"{folder}/{name}": name for name in names}
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     try:
         with gzip.open(archive) as unzipped:
             with tarfile.open(fileobj=unzipped, mode="r|") as tar:
                 for member in tar:
                     name = wanted.get(member.name.removeprefix("./"))
                     if name is not None and member.isfile() and (content := tar.extractfile(member)) is not None:
-                        found[name] = content.read()
+                        members[name] = content.read()
             while unzipped.read(1 << 20):  # to its end, where gzip keeps the checksum
                 pass
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{archive}: truncated or corrupt archive ({error})") from error
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in members]
     if missing:
         raise DataError(f"{archive}: lacks {folder}/{missing[0]}")
-    return found
+    return members
 
 
 def _read_batch(raw: bytes, where: str, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray]:
@@ -105,8 +105,8 @@ def _read_batch(raw: bytes, where: str, layout: CifarLayout) -> tuple[np.ndarray
 
     images = values["data"]
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,) or not len(images):
-        found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise DataError(f"{where}: 'data' must be uint8 (N, {PIXELS}), found {found}")
+        kind = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise DataError(f"{where}: 'data' must be uint8 (N, {PIXELS}), found {kind}")
     labels = np.asarray(values[layout.labels])
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
         raise DataError(f"{where}: {layout.labels!r} must be {len(images)} integers, found {labels.dtype} {labels.shape}")

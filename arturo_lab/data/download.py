@@ -1,4 +1,4 @@
-"""Files from the network: resumed where they broke off, believed only if their checksum is right."""
+"""Files from the network: resumed where they broke off, accepted only if their checksum is right."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def download(file: RemoteFile, folder: Path, mirror: str | None = None, on_progr
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise ConfigError(f"mirror: {mirror!r} is no URL ({error})") from error
+        raise ConfigError(f"mirror: {mirror!r} is not a URL ({error})") from error
     if scheme not in ("http", "https", "file"):
         raise ConfigError(f"mirror: must start with http://, https:// or file://, got {mirror!r}")
     target, part = folder / file.name, folder / f"{file.name}.part"
@@ -73,7 +73,7 @@ def download(file: RemoteFile, folder: Path, mirror: str | None = None, on_progr
                     _complete(part, url, file, report)
                     os.replace(part, target)
         elif sha256(target) != file.sha256:
-            raise DownloadError(f"{url}: {target} is there with another checksum; remove it to download it again")
+            raise DownloadError(f"{url}: {target} exists but has the wrong checksum; remove it to download it again")
     except Locked as error:
         raise DownloadError(f"{url}: {error} is downloading to {folder}") from error
     except DownloadError:
@@ -103,9 +103,9 @@ def _complete(part: Path, url: str, file: RemoteFile, report: Progress) -> None:
             return
         part.unlink()  # what an earlier call had left was not the beginning of this file
     if not _fill(part, url, file, report):
-        found = sha256(part)
+        digest = sha256(part)
         part.unlink()
-        raise DownloadError(f"{url}: wrong checksum: sha256 is {found}, expected {file.sha256}; what came was thrown away")
+        raise DownloadError(f"{url}: wrong checksum: sha256 is {digest}, expected {file.sha256}; the download was discarded")
 
 
 def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:
@@ -119,7 +119,11 @@ def _fill(part: Path, url: str, file: RemoteFile, report: Progress) -> bool:
             failures = 0 if _size(part) > before else failures + 1
             if failures == ATTEMPTS:
                 done = f"{_size(part):,} of {file.size:,} bytes have arrived"
-                hint = "run the same command again to resume" if _size(part) else "--mirror URL takes it from another place"
+                hint = (
+                    "run the same command again to resume"
+                    if _size(part)
+                    else "use --mirror URL to download it from another place"
+                )
                 raise DownloadError(f"{url}: {error}; {done}, {hint}") from error
             time.sleep(PAUSE)
     return _size(part) == file.size and sha256(part) == file.sha256
@@ -148,7 +152,7 @@ def _append(part: Path, url: str, file: RemoteFile, report: Progress) -> None:
             have = 0  # a server without ranges, which starts again
         length = response.headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and have + int(length) != file.size:
-            raise DownloadError(f"{url}: not the file: {have + int(length):,} bytes instead of {file.size:,}")
+            raise DownloadError(f"{url}: wrong size: {have + int(length):,} bytes instead of {file.size:,}")
         with part.open("r+b" if part.exists() else "w+b") as stream:
             stream.truncate(have)
             stream.seek(have)

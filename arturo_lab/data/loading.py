@@ -1,7 +1,7 @@
 """Data sets by name, as tensors in memory.
 
 Images stay uint8 (N, C, H, W), a quarter of the float32 size; :mod:`arturo_lab.data.augment` turns one batch at a
-time into what a network takes. Files are searched in this order: the folder given, ``$ARTURO_DATA``, what a package
+time into what a network takes. Files are searched in this order: ``data_dir``, ``$ARTURO_DATA``, what a package
 installed, the user's cache.
 Nothing is downloaded unless asked for: :func:`fetch`, the command ``arturo fetch``.
 """
@@ -31,11 +31,11 @@ def load(data: Source, data_dir: str | Path | None = None) -> Examples:
     Raises:
         ConfigError: unknown name.
         DataError: a file whose content is not what it should be.
-        DataNotFound: the files are nowhere; the message lists the places searched.
+        DataNotFound: the files were not found; the message lists the places searched.
     """
     entry, name = data_set(data), name_of(data)
     if data_dir is not None and entry.places and not Path(data_dir).is_dir():
-        raise ConfigError(f"data-dir: {data_dir} is {'not a folder' if Path(data_dir).exists() else 'not there'}")
+        raise ConfigError(f"data-dir: {data_dir} {'is not a folder' if Path(data_dir).exists() else 'does not exist'}")
     place, searched = find(data, data_dir)
     if place is None:
         raise DataNotFound(
@@ -85,7 +85,7 @@ def roots(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def cache_dir() -> Path:
-    """Where downloads go unless told: ``$XDG_CACHE_HOME/arturo``, by default ``~/.cache/arturo``."""
+    """Where downloads go by default: ``$XDG_CACHE_HOME/arturo``, by default ``~/.cache/arturo``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arturo"
 
 
@@ -95,7 +95,7 @@ def fetch(
     mirror: str | None = None,
     on_progress: Callable[[RemoteFile, int], None] = lambda file, done: None,
 ) -> Path:
-    """Download a data set and return its place, unless it is there already.
+    """Download a data set unless it exists, and return its place.
 
     There is ``data_dir``; without one it may be anywhere that :func:`find` looks, and goes to ``$ARTURO_DATA``, else to
     :func:`cache_dir`. ``on_progress`` gets the file and the number of its bytes that have come.
@@ -109,7 +109,7 @@ def fetch(
         download(file, root / entry.fetched_to, mirror, lambda done, file=file: on_progress(file, done))  # type: ignore[misc]
     place = _inside(root, entry)
     if place is None:
-        raise DataNotFound(f"{entry.title} was downloaded to {root} and is not found there")
+        raise DataNotFound(f"{entry.title} was downloaded to {root} but is not found there")
     return place
 
 

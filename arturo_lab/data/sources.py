@@ -1,4 +1,4 @@
-"""The data sets: where each may lie, how it is read, where it is published. One entry of ``DATA`` each.
+"""The data sets: where each may be, how it is read, where it is published. One entry of ``DATA`` each.
 
 A task may bring a data set that is not listed here: a :class:`DataSet`, or a function that returns its examples.
 """
@@ -193,8 +193,8 @@ DATA: Registry[DataSet] = Registry(
         "docstring-words": DataSet(
             "docstrings of Python's library, words", lambda place: docstrings.read_words(), comes_with="Python"
         ),
-        "noise": DataSet("normal noise", lambda place: read_noise(), examples=10_000, comes_with="nothing else"),
-        "nothing": DataSet("nothing", lambda place: read_nothing(), examples=64, comes_with="nothing else"),
+        "noise": DataSet("normal noise", lambda place: read_noise(), examples=10_000, comes_with="arturo"),
+        "nothing": DataSet("nothing", lambda place: read_nothing(), examples=64, comes_with="arturo"),
     },
 )
 
@@ -205,14 +205,14 @@ def first(name: str, train: int, test: int) -> DataSet:
 
     def read(place: Path) -> Examples:
         entry = DATA[name]
-        found = as_examples(f"{name}-{train}", entry, entry.read(place))
-        check_digest(name, entry, found, place)
+        examples = as_examples(f"{name}-{train}", entry, entry.read(place))
+        check_digest(name, entry, examples, place)
         return replace(
-            found,
-            train_inputs=found.train_inputs[:train],
-            train_targets=found.train_targets[:train],
-            test_inputs=found.test_inputs[:test],
-            test_targets=found.test_targets[:test],
+            examples,
+            train_inputs=examples.train_inputs[:train],
+            train_targets=examples.train_targets[:train],
+            test_inputs=examples.test_inputs[:test],
+            test_targets=examples.test_targets[:test],
         )
 
     return replace(whole, title=f"{whole.title}, {train:,} images", read=read, examples=train, digest=None)

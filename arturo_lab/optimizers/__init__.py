@@ -1,1 +1,1 @@
-"""With what: the optimizers, their settings and the paper's tuned values."""
+"""The optimizers, their settings and the paper's tuned values."""

@@ -132,19 +132,19 @@ def brought(name: str) -> OptimizerEntry | None:
     :class:`OptimizerEntry` of that file or package.
     """
     place, _, attribute = name.partition(":")
-    found = look_up("optimizer", f"pytorch_optimizer:{attribute}" if place == "po" else name)
-    if found is None or isinstance(found, OptimizerEntry):
-        return found
-    if not callable(found) or (isinstance(found, type) and not issubclass(found, Optimizer)):
-        what = found.__name__ if isinstance(found, type) else type(found).__name__
+    item = look_up("optimizer", f"pytorch_optimizer:{attribute}" if place == "po" else name)
+    if item is None or isinstance(item, OptimizerEntry):
+        return item
+    if not callable(item) or (isinstance(item, type) and not issubclass(item, Optimizer)):
+        what = item.__name__ if isinstance(item, type) else type(item).__name__
         raise ConfigError(f"optimizer: {name} must be a torch.optim.Optimizer or an OptimizerEntry, got {what}")
-    first = next(iter(inspect.signature(found).parameters), "nothing")
+    first = next(iter(inspect.signature(item).parameters), "nothing")
     if first != "params":
         raise ConfigError(f"optimizer: the first argument of {name} must be params, got {first}: it is no optimizer by itself")
-    both = hasattr(found, "train") and hasattr(found, "eval")  # schedule-free ones switch between two sets of weights
+    both = hasattr(item, "train") and hasattr(item, "eval")  # schedule-free ones switch between two sets of weights
     twice = TWICE if attribute in NEED_GRAPH and place == "po" else {}
     switched: dict[str, Any] = {"mode": _switch, "tests_other_weights": True, "schedule": constant} if both else {}
-    return OptimizerEntry(attribute or name, f"from {place}", lambda: found, **switched, **twice)
+    return OptimizerEntry(attribute or name, f"from {place}", lambda: item, **switched, **twice)
 
 
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(

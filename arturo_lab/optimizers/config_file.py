@@ -35,7 +35,7 @@ class ConfigFile:
     search: Mapping[str, Any] = field(default_factory=dict)
 
     def lengths(self, task: str) -> dict[str, int | None]:
-        """Epochs, batch size and number of images, if they are meant for ``task``: the values may serve another one, too.
+        """Epochs, batch size and number of images, if they are meant for ``task``: the values may be used for another one, too.
 
         Example:
             >>> found = ConfigFile("sgd", task="digits-cnn", epochs=10)

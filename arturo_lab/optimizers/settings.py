@@ -56,7 +56,7 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
 
 
 def whose_surrogate(name: Value) -> str | None:
-    """The optimizer whose training provides what this surrogate needs beside gradients; None if it needs nothing.
+    """The optimizer whose training provides what this surrogate needs besides gradients; None if it needs nothing.
 
     Example:
         >>> whose_surrogate("ggn"), whose_surrogate("adam")
@@ -83,7 +83,7 @@ def parse(assignments: Sequence[str]) -> Settings:
         if not equals or not name.isidentifier():
             raise ConfigError(f"set: expected name=value, got {assignment!r}")
         if name in settings:
-            raise ConfigError(f"set: {name} is given twice")
+            raise ConfigError(f"set: {name} is named twice")
         settings[name] = _parse_value(name, text)
     return settings
 

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, made again: what it published, what we run, what differs."""
+"""The paper's tables and figures, reproduced: what it published, what we run, what differs."""

@@ -22,10 +22,10 @@ from arturo_lab.runs.records import read_steps
 PANELS = (ShownMetric(), ShownMetric("prediction_error", ""))
 REFERENCE = "arturo"
 NOTE = (
-    "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: 5 %, 50 % and 95 % of all steps; an "
-    "exact trust region that is active has 1. Prediction error: |g − (aμ + b)| / |g|, the distance of the gradient that the "
-    "surrogate predicts at the new mean from the one then seen, the same shares of all steps; 1 is what predicting no gradient "
-    "at all would give."
+    "Mean ± doubled standard error after the last epoch; the best is bold. KL / bound: its 5 %, 50 % and 95 % quantiles over "
+    "all steps; an exact trust region that is active has 1. Prediction error: |g − (aμ + b)| / |g|, how far the gradient that "
+    "the surrogate predicts at the new mean is from the one then observed, at the same quantiles; predicting no gradient at "
+    "all would give 1."
 )
 
 

@@ -16,7 +16,7 @@ from arturo_lab.report.wording import estimate_fields, mean_with_error
 
 NOTE = (
     "Mean ± doubled standard error (the paper's measure) of the test accuracy after the last epoch; the best of a task "
-    "is bold. A diverged run is in no mean; it is counted, and worse than any other in order and tests."
+    "is bold. Diverged runs are left out of means; in orders and tests they count as worse than any finished run."
 )
 
 

@@ -34,9 +34,9 @@ def document(
     deviations: Sequence[str],
     content: Content,
 ) -> Document:
-    """An artefact with everything one must know to judge it. ``scale`` is said in words."""
+    """An artefact with everything one must know to judge it. ``scale`` in words."""
     missing = len(configs) - sum(record.status != "unfinished" for record in records)
-    warning = (f"**Not complete: {missing} of {count(len(configs), 'run')} are missing.**",) if missing else ()
+    warning = (f"**Incomplete: {missing} of {count(len(configs), 'run')} are missing.**",) if missing else ()
     machines = environments(records)
     parts = (
         Part("", (scale, *warning), content.table, content.after, content.figure),

@@ -40,7 +40,7 @@ def deviations(configs: Sequence[RunConfig], timing: bool = False) -> list[str]:
     elif seeds != published.SEEDS:
         result.append(f"{count(seeds, 'seed')} instead of {published.SEEDS}.")
     if any(config.machine.amp for config in configs):
-        result.append("Forward pass and loss in bfloat16 where torch holds it safe, not in float32 throughout.")
+        result.append("Forward pass and loss in bfloat16 where torch considers it safe, not in float32 throughout.")
     optimizers = {config.optimizer for config in configs}
     tasks = {config.task for config in configs}
     if shortened and not timing and tasks & set(published.TASKS):

@@ -65,10 +65,10 @@ def architectures() -> Content:
 
 def layers_of(task: str) -> list[tuple[str, tuple[int, ...], int]]:
     """Of each layer its name with its arguments, the shape of what it gives, and its weights; nothing is computed."""
-    found: list[tuple[str, tuple[int, ...], int]] = []
+    layers: list[tuple[str, tuple[int, ...], int]] = []
 
     def remember(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        found.append((layer_name(module), tuple(output.shape[1:]), sum(p.numel() for p in module.parameters())))
+        layers.append((layer_name(module), tuple(output.shape[1:]), sum(p.numel() for p in module.parameters())))
 
     with torch.device("meta"):
         model = TASKS[task].model().eval()
@@ -76,7 +76,7 @@ def layers_of(task: str) -> list[tuple[str, tuple[int, ...], int]]:
             if not list(module.children()):
                 module.register_forward_hook(remember)
         model(torch.empty(1, *INPUTS[task.partition("-")[0]]))
-    return found
+    return layers
 
 
 def layer_name(module: nn.Module) -> str:

@@ -21,7 +21,7 @@ class Scale:
     about: what it is for.
     tasks: those whose accuracy and curves are made, and how much of each.
     seeds: of each.
-    timing: the same for the tasks whose time is taken, in trainings of their own.
+    timing: the same for the tasks whose time is taken, in separate trainings.
     rounds: how often; rounds take the place of seeds, so that the optimizers take turns.
     optimizers: by default.
     threads: of the CPU; None is the task's or torch's choice.

@@ -54,7 +54,7 @@ NO_CLUSTER = (
 def connected(address: str) -> Iterator[Cluster]:
     """The Ray cluster at ``address``, or with ``"auto"`` the one that this machine is a node of."""
     check_address(address)
-    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray puts a function of its own in the place of print() otherwise
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # otherwise Ray replaces print()
     handlers = {}
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in SIGNALS}

@@ -1,4 +1,4 @@
-"""What a command and its runs on other machines tell each other, through a folder that all of them see."""
+"""How a command and its runs on other machines communicate: through a folder that all of them see."""
 
 from __future__ import annotations
 

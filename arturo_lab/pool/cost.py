@@ -22,7 +22,7 @@ from arturo_lab.training.train import cpu_threads, evaluate, train
 
 BATCHES = 4  # to train on when measuring; the first is a warm-up
 ROW_BYTES = 600  # of metrics.jsonl, per epoch
-MEASURING_SECONDS = 60.0  # after so long, further optimizers of a task are taken to cost what the measured ones do
+MEASURING_SECONDS = 60.0  # after so long, further optimizers of a task are assumed to cost what the measured ones do
 
 Kind = tuple[str, str, Share]  # task, optimizer, share: within one command such runs differ in nothing but the seed
 

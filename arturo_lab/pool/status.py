@@ -1,4 +1,4 @@
-"""How far many runs are, which of them wait, and which are tried again: for local processes and for a cluster alike."""
+"""The progress of many runs: which wait and which are tried again, in local processes and on a cluster alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVER = ("finished", "diverged")
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is."""
+    """The progress of a run."""
 
     config: RunConfig
     state: str  # waiting, training, finished, diverged, stopped (can be resumed), failed

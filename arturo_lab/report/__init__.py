@@ -1,1 +1,1 @@
-"""What runs come to: tables, statistics, figures and pages."""
+"""Tables, statistics, figures and pages made from runs."""

@@ -37,11 +37,10 @@ def ranks_table(ranking: Ranking) -> Table:
             )
         )
     notes = [
-        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task; ranks are by the mean, a "
-        "diverged run being worse "
-        "than any number, and equal ones share their places. Neither says how far apart they are, nor whether seeds "
-        "could tell: "
-        "see each task. The profile's score is its mean for τ from 1 to 4: 1 is the fastest to the target everywhere."
+        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task. Ranks go by the mean; a diverged "
+        "run ranks below any number, and ties share their rank. Neither says how far apart optimizers are, or whether the "
+        "seeds suffice to tell them apart: see each task. The profile's score is its mean for τ from 1 to 4; 1 means the "
+        "fastest to the target on every task."
     ]
     if ranking.missing:
         notes.append(f"Not on every task, so not ranked: {', '.join(ranking.missing)}.")

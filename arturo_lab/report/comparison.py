@@ -1,4 +1,4 @@
-"""Who differs from whom: paired differences between the variants of a section, and how sure they are.
+"""Who differs from whom: paired differences between the variants of a section, and how certain they are.
 
 What is compared is fixed before the numbers are seen: every variant with one that was named (``--against``, by default AdamW),
 or all pairs. A diverged run counts: its pair is lost, and because it has no number the sign test takes the place of the t-test.
@@ -63,18 +63,20 @@ class Comparison:
             return []
         pairs = max(difference.pairs for difference in self.differences)
         if not self.tested:
-            return [f"p needs at least {FEWEST_PAIRS} shared seeds; here {'is' if pairs == 1 else 'are'} {pairs}."]
+            return [f"p needs at least {FEWEST_PAIRS} shared seeds; there {'is' if pairs == 1 else 'are'} {pairs}."]
         what = "all pairs" if self.reference is None else f"all comparisons with {self.reference.label} on the task"
-        least = f"{count(pairs, 'seed')} can carry no p below {smallest_p(pairs):.2g}, whatever they show, and none is given."
+        least = f"{count(pairs, 'seed')} cannot support a p below {smallest_p(pairs):.2g}, so no lower one is reported."
         if smallest_p(pairs) > 0.05:
-            least += f" p ≤ 0.05 takes at least {seeds_for(0.05)} seeds."
+            least += f" p ≤ 0.05 needs at least {seeds_for(0.05)} seeds."
         notes = [
-            f"Differences are taken seed by seed, plus is better, with half of their 95 % t-interval. p: paired t-test, Holm's "
+            f"Differences are paired by seed (plus is better), ± half of their 95 % t-interval. p: paired t-test, Holm's "
             f"correction for {what}.",
             least,
         ]
         if any(difference.diverged for difference in self.differences):
-            notes.append("A diverged run loses its pair; where one did, p is of an exact sign test and there is no interval.")
+            notes.append(
+                "A diverged run loses its pair; where one did, p comes from an exact sign test and there is no interval."
+            )
         return notes
 
 

@@ -1,4 +1,4 @@
-r"""How sure a comparison is: pure functions over the numbers of a few seeds.
+r"""How certain a comparison is: pure functions over the numbers of a few seeds.
 
 Three to ten seeds are few, and every choice here is made for that:
 

@@ -59,7 +59,7 @@ class ShownMetric:
         return f"{self.scale * value:.{self.digits(value)}f}" if math.isfinite(value) else "-"
 
     def with_unit(self, value: float) -> str:
-        """A round number as it is said.
+        """A round number as text.
 
         Example:
             >>> ShownMetric().with_unit(0.915), ShownMetric("test_loss", "nats", False).with_unit(1.5)

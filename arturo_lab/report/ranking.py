@@ -127,5 +127,5 @@ def profiles_of(
 
 def time_to(variant: Variant, target: float | None, clock: Clock) -> float:
     """The median over the runs; inf if fewer than half of them get there."""
-    found = None if target is None else median_arrival(variant.arrivals(target, clock))
-    return math.inf if found is None else found
+    arrival = None if target is None else median_arrival(variant.arrivals(target, clock))
+    return math.inf if arrival is None else arrival

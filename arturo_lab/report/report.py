@@ -1,4 +1,4 @@
-"""What runs come to: tables for the terminal, summary.json for other programs, one HTML page, figures and tables for papers."""
+"""A report on runs: tables for the terminal, summary.json for programs, one HTML page, figures and tables for papers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from arturo_lab.report.wording import count, protocol_words, seed_words
 from arturo_lab.report.writers import html
 from arturo_lab.runs.records import Problem, Record
 
-# What can be drawn beside the task's own metric: the field of a row, its unit, whether more is better.
+# What can be drawn besides the task's own metric: the field of a row, its unit, whether more is better.
 OTHERS = (
     ShownMetric("test_accuracy", "%"),
     ShownMetric("train_loss", "nats", higher=False),
@@ -120,11 +120,11 @@ def mishaps(section: Section) -> list[str]:
             seed, done = run.config["seed"], f"{len(run.rows)} of {count(run.config['epochs'], 'epoch')}"
             if run.status == "diverged":
                 lines.append(
-                    f"{variant.label}, seed {seed}: diverged after {done}; in no mean, worse than any other in order "
-                    "and tests, drawn dotted to its ×"
+                    f"{variant.label}, seed {seed}: diverged after {done}; left out of means, worse than any finished run in "
+                    "orders and tests, drawn dotted up to its ×"
                 )
             elif run.status == "unfinished":
-                lines.append(f"{variant.label}, seed {seed}: unfinished, {done}; not in the table, drawn dotted to its ○")
+                lines.append(f"{variant.label}, seed {seed}: unfinished, {done}; not in the table, drawn dotted up to its ○")
     return lines
 
 

@@ -56,8 +56,8 @@ class Variant:
     @cached_property
     def values(self) -> dict[int, float]:
         """The last epoch's metric by seed, of finished runs."""
-        found = {run.config["seed"]: final_value(run.result, self.metric) for run in self.finished}
-        return {seed: value for seed, value in found.items() if value is not None}
+        by_seed = {run.config["seed"]: final_value(run.result, self.metric) for run in self.finished}
+        return {seed: value for seed, value in by_seed.items() if value is not None}
 
     @property
     def estimate(self) -> Estimate | None:
@@ -80,7 +80,7 @@ class Variant:
         return self.diverged_share, math.inf if estimate is None else self.metric.ahead(0.0, estimate.mean)
 
     def curve(self, metric: str) -> list[Point | None]:
-        """Epoch by epoch over the seeds, as far as all of them go; None where a run has no value."""
+        """Epoch by epoch over the seeds, up to the shortest run; None where a run has no value."""
         epochs = zip(*(run.series(metric) for run in self.drawn), strict=False)
         known = ([value for value in values if value is not None] for values in epochs)
         return [

@@ -71,7 +71,7 @@ def comparison_table(section: Section, comparison: Comparison, target: float | N
     if any(variant.with_status("diverged") for variant in section.variants):
         notes.insert(
             1,
-            "Diverged runs have no number: they are in no mean, but in every order and test, as worse than any that finished.",
+            "Diverged runs are left out of means; in orders and tests they count as worse than any finished run.",
         )
     title = f"{section.title}: {protocol_words(section.protocol)}"
     return Table("comparison", title, tuple(columns), tuple(rows), tuple(note for note in notes if note))

@@ -1,4 +1,4 @@
-"""Numbers as the tables say them, on the page and in the terminal alike."""
+"""Numbers as tables show them, on the page and in the terminal alike."""
 
 from __future__ import annotations
 

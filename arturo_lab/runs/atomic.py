@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a crash in the middle of writing them."""
+"""Files that exist completely or not at all, even after a crash while they were written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the new name is in the folder, which is a file of its own
+    if os.name == "posix":  # the new name is in the folder, which is a separate file
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

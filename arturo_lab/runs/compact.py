@@ -5,7 +5,7 @@
 | first | ``format``, and ``environments``, each once |
 | each other | ``task``, ``name`` (of its folder), ``config``, ``environment`` (its number), ``result``, ``metrics`` |
 
-`arturo report` and `arturo reproduce --no-train` read such a file as if the folders were there. Nothing resumes from it.
+`arturo report` and `arturo reproduce --no-train` read such a file as if the folders existed. Nothing resumes from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a result depends on beside its config: versions, machine, revision."""
+"""What a result depends on besides its config: versions, machine, revision."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Locked(Exception):
-    """Somebody else has it. The message says who, as far as known."""
+    """Another process holds it. The message names that process, if known."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class Machine:
         metavar="TYPE",
         choices=("bf16",),
     )
-    compile: bool = option(False, "compile the network with torch.compile, which takes part of the first epoch")
+    compile: bool = option(False, "compile the network with torch.compile; the time of the first epoch includes that")
     channels_last: bool = option(False, "store images and filters channels last, which speeds up convolutions on a CPU")
     parallel: str | None = option(
         None,

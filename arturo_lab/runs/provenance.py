@@ -1,4 +1,4 @@
-"""What a result was made with, beside its config: data, code, threads. A run made with something else is another run.
+"""What a result was made with, besides its config: data, code, threads. A run made with something else is another run.
 
 Recorded as ``made_with`` in environment.json:
 

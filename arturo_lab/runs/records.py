@@ -1,4 +1,4 @@
-"""What run folders say, read without touching them, also while another process writes. What is in one: arturo_lab.runs.run.
+"""The content of run folders, read without touching them, even while another process writes; arturo_lab.runs.run lists it.
 
 A run folder is one that holds ``config.json``. One that cannot be read is a problem to report, not a crash.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 REQUIRED = {"task": str, "optimizer": str, "seed": int, "epochs": int}  # of config.json
 STATUSES = ("finished", "diverged")  # of result.json; a run without one is "unfinished"
-Row = dict[str, float | None]
+EpochRow = dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Record:
     folder: Path
     config: dict[str, Any]
     environment: dict[str, Any]
-    rows: tuple[Row, ...]  # one per epoch; None stands for a number that was not finite
+    rows: tuple[EpochRow, ...]  # one per epoch; None stands for a number that was not finite
     result: dict[str, Any]  # empty as long as the run is not over
     status: str  # finished, diverged or unfinished
 

@@ -201,7 +201,7 @@ class RunFolder:
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """A full disk, a folder without permission: say it in a line."""
+        """A full disk, a folder without permission: a message of one line."""
         try:
             yield
         except (OSError, RuntimeError) as error:
@@ -254,15 +254,15 @@ def recorded(folder: Path) -> dict[str, Any]:
 def made_otherwise(path: Path, changed: Sequence[str]) -> str:
     """The one line that names what differs, and the ways out."""
     return (
-        f"{path}: made with something else ({'; '.join(changed)}); remove the folder or choose another --out to train it "
-        "again, or add --reuse to take it as it is"
+        f"{path}: made with other code, data or threads ({'; '.join(changed)}); remove the folder or choose another --out "
+        "to train it again, or add --reuse to use it as it is"
     )
 
 
 def set_aside(path: Path) -> Path:
     """Make room for another run of the same config: its files go to ``before-1``, ``before-2``, ... in its folder.
 
-    Their config.json is called ``config.before.json`` from then on, so that nobody takes them for a run.
+    Their config.json is called ``config.before.json`` from then on, so that they are not mistaken for a run.
     """
     with ExitStack() as stack:
         try:

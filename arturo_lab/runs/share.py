@@ -22,13 +22,13 @@ class Share:
         lowest=1,
         highest=MOST_EPOCHS,
     )
-    batch_size: int | None = option(None, "default: the task's own", metavar="B", lowest=1)
+    batch_size: int | None = option(None, "examples per step (default: the task's own)", metavar="B", lowest=1)
     subset: int | None = option(
         None, "train on the first N training images of a fixed shuffled order (default: all)", metavar="N", lowest=1
     )
     fold: str | None = option(
         None,
-        "k/K: hold out the k-th of K parts of the training images and test on it instead of the test images",
+        "hold out the k-th of K parts of the training images and test on it instead of the test images",
         metavar="k/K",
     )
     validation: str | None = option(
@@ -39,12 +39,12 @@ class Share:
     )
     schedule: str | None = option(
         None,
-        "of lr: constant, cosine (to 0) or milestones (default: the optimizer's, else the task's)",
+        "lr schedule: constant, cosine (to 0) or milestones (default: the optimizer's, else the task's)",
         choices=tuple(SCHEDULES),
     )
     warmup: float | None = option(
         None,
-        "share of the steps over which lr rises from 0, e.g. 0.1 (default: the optimizer's, mostly 0)",
+        "fraction of the steps over which lr rises from 0, e.g. 0.1 (default: the optimizer's, usually 0)",
         metavar="F",
         lowest=0,
         highest=1,

@@ -42,10 +42,10 @@ _cifar100 = partial(Task, data="cifar100", epochs=160, inputs=augment.CIFAR100)
 
 def brought(name: str) -> Task | None:
     """A task from outside: ``file.py:TASK``, ``package.module:TASK`` or an entry point of the group ``arturo_lab.tasks``."""
-    found = look_up("task", name)
-    if found is not None and not isinstance(found, Task):
-        raise ConfigError(f"task: {name} must be an arturo_lab.tasks.task.Task, got {type(found).__name__}")
-    return found
+    item = look_up("task", name)
+    if item is not None and not isinstance(item, Task):
+        raise ConfigError(f"task: {name} must be an arturo_lab.tasks.task.Task, got {type(item).__name__}")
+    return item
 
 
 TASKS: Registry[Task] = Registry(

@@ -1,4 +1,4 @@
-"""What a network is judged by: losses to train on, metrics to report."""
+"""Losses to train on, and metrics to report."""
 
 from __future__ import annotations
 

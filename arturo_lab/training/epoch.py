@@ -1,4 +1,4 @@
-"""One epoch: what is summed up while it runs, and what is said of it afterwards."""
+"""One epoch: what is summed up while it runs, and what is reported about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's dashboards. metrics.jsonl is the record; these are copies of it for those who like to watch elsewhere.
+"""External dashboards. metrics.jsonl is the record; these get copies of it.
 
 All runs of an ``--out`` log to one place there and need no network: TensorBoard to ``tensorboard/TASK/RUN/``, Weights & Biases
 (offline, to be synced by ``wandb sync``) to ``wandb/``, MLflow to ``mlflow.db``.
@@ -24,7 +24,7 @@ from arturo_lab.training.epoch import EpochMetrics, StepMetrics, as_row
 
 
 class Logger(Protocol):
-    """What a training tells."""
+    """What a training reports to a dashboard."""
 
     def on_step(self, metrics: StepMetrics) -> None: ...
 

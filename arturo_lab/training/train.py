@@ -94,7 +94,7 @@ def train(
         network = processes.spread(model)
         network = torch.compile(network) if config.machine.compile else network  # type: ignore[assignment]
         if processes.world > 1:
-            torch.manual_seed(config.seed + processes.rank)  # dropout masks of its own
+            torch.manual_seed(config.seed + processes.rank)  # separate dropout masks
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
         scheduler = LambdaLR(optimizer, factor)
         training = Training(model, optimizer, scheduler, order, entry.forgets, processes)
@@ -231,7 +231,7 @@ def has_norms(model: nn.Module) -> bool:
 
 
 def precision(amp: str | None, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 where torch holds it safe, or everything as it is."""
+    """bfloat16 where torch considers it safe, or everything as it is."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if amp == "bf16" else nullcontext()
 
 

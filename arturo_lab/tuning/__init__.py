@@ -1,1 +1,1 @@
-"""The hyperparameter search: what is searched (spaces), how (protocols), by whom (Optuna), and what came of it."""
+"""The hyperparameter search: what is searched (spaces), how (protocols), by whom (Optuna), and the outcome."""

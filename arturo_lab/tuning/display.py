@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from arturo_lab.pool.overview import clock
 from arturo_lab.tasks.metrics import ACCURACY, Metric
-from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.outcome import TrialRow
 
 HEADING = " study  trial  state       score    best   seconds      left  values"
 
@@ -22,7 +22,7 @@ class SearchDisplay:
         self.metric = metric
         self.title = title
         self.console = console
-        self.best: Row | None = None
+        self.best: TrialRow | None = None
         self.total = total
         self.shown: dict[tuple[int, str], float] = {}  # seconds of the trials that have a line
         self.progress = Progress(
@@ -49,7 +49,7 @@ class SearchDisplay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.progress.stop()
 
-    def on_trials(self, rows: list[Row], running: str) -> None:
+    def on_trials(self, rows: list[TrialRow], running: str) -> None:
         for row in rows:
             if (row.study, row.slot) in self.shown:
                 continue
@@ -69,5 +69,5 @@ class SearchDisplay:
         note = running if self.best is None else f"best {self._text(self.best)}  {running}"
         self.progress.update(self.bar, completed=len(self.shown), running=note)
 
-    def _text(self, row: Row) -> str:
+    def _text(self, row: TrialRow) -> str:
         return "-" if row.state == "diverged" and not self.metric.percent else self.metric.text(self.metric.score(row.score))

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.palette import style
 from arturo_lab.tasks.metrics import ACCURACY, Metric
-from arturo_lab.tuning.outcome import Row, best_after, best_so_far
+from arturo_lab.tuning.outcome import TrialRow, best_after, best_so_far
 from arturo_lab.tuning.spaces import Space
 
 
@@ -23,7 +23,7 @@ def write_figures(
     folder: Path,
     optimizer: str,
     title: str,
-    rows: Sequence[Row],
+    rows: Sequence[TrialRow],
     space: Space,
     importances: Mapping[str, float],
     metric: Metric = ACCURACY,
@@ -45,7 +45,7 @@ def write_figures(
     return paths
 
 
-def history(optimizer: str, rows: Sequence[Row], metric: Metric = ACCURACY) -> Figure:
+def history(optimizer: str, rows: Sequence[TrialRow], metric: Metric = ACCURACY) -> Figure:
     """Every trial in its order, and the best so far of each study."""
     figure, axes = canvas()
     colour = style(optimizer).light
@@ -70,7 +70,7 @@ def history(optimizer: str, rows: Sequence[Row], metric: Metric = ACCURACY) -> F
     return figure
 
 
-def best_after_k(rows: Mapping[str, Sequence[Row]], metric: Metric = ACCURACY) -> Figure:
+def best_after_k(rows: Mapping[str, Sequence[TrialRow]], metric: Metric = ACCURACY) -> Figure:
     """By optimizer: mean and 95 % band of the best of k trials over bootstrap samples; thin, the best so far as it came."""
     figure, axes = canvas()
     shown = []
@@ -96,7 +96,7 @@ def best_after_k(rows: Mapping[str, Sequence[Row]], metric: Metric = ACCURACY) -
     return figure
 
 
-def parallel(optimizer: str, rows: Sequence[Row], space: Space, metric: Metric = ACCURACY) -> Figure:
+def parallel(optimizer: str, rows: Sequence[TrialRow], space: Space, metric: Metric = ACCURACY) -> Figure:
     """A line for each trial through its values, the darker the better; the best on top."""
     figure, axes = canvas(width=1.6 * len(space.dimensions) + 2.6)
     shades = LinearSegmentedColormap.from_list("score", ["0.88", style(optimizer).light])
@@ -163,12 +163,12 @@ def finish(axes: Axes, x: str, y: tuple[float, float], metric: Metric = ACCURACY
     figure.legend(handles, labels, loc="outside lower center", ncols=4 if sum(map(len, labels)) < 40 else 2, **look)
 
 
-def by_study(rows: Sequence[Row]) -> list[list[Row]]:
+def by_study(rows: Sequence[TrialRow]) -> list[list[TrialRow]]:
     studies = sorted({row.study for row in rows})
     return [[row for row in rows if row.study == study] for study in studies]
 
 
-def limits(rows: Sequence[Row], metric: Metric = ACCURACY) -> tuple[float, float]:
+def limits(rows: Sequence[TrialRow], metric: Metric = ACCURACY) -> tuple[float, float]:
     """Where good trials can be told apart: the better half, with as much again below it."""
     scores = sorted(row.score for row in rows)
     if not scores:
@@ -179,5 +179,5 @@ def limits(rows: Sequence[Row], metric: Metric = ACCURACY) -> tuple[float, float
 
 
 def possible(low: float, high: float, metric: Metric) -> tuple[float, float]:
-    """The same, as far as the metric can go."""
+    """The same, within the range of the metric."""
     return (max(low, 0.0), min(high, 1.0)) if metric.percent else (low, high)

@@ -9,11 +9,11 @@ from optuna.distributions import FloatDistribution
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
 from arturo_lab.tasks.metrics import WORST
-from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.outcome import TrialRow
 from arturo_lab.tuning.spaces import Space
 
 
-def importances(rows: Sequence[Row], space: Space) -> dict[str, float]:
+def importances(rows: Sequence[TrialRow], space: Space) -> dict[str, float]:
     """The share of the scores' variance that each dimension explains by itself, in a random forest (fANOVA). {} if none varies.
 
     Pruned trials take part with the folds they got, else only good ones would be left to learn from.

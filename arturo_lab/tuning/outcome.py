@@ -1,4 +1,4 @@
-"""What came of a search: the trials as plain rows, the best of them, and what k trials were worth. No Optuna in here."""
+"""The outcome of a search: the trials as plain rows, the best of them, and what k trials were worth. No Optuna in here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWS = 2000  # of the bootstrap
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """One trial: a line of trials.jsonl."""
 
     study: int
@@ -35,26 +35,26 @@ class Row:
         return self.slot.startswith("cross")
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> None:
+def write_rows(rows: Sequence[TrialRow], path: Path) -> None:
     atomic.write(path, "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows).encode())
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TrialRow]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Row(**{**row, "scores": tuple(row["scores"])}) for row in rows]
+    return [TrialRow(**{**row, "scores": tuple(row["scores"])}) for row in rows]
 
 
-def winner(rows: Sequence[Row]) -> Row | None:
+def winner(rows: Sequence[TrialRow]) -> TrialRow | None:
     """The best of those that were judged on every fold; the earliest of equals. None if all diverged."""
     whole = [row for row in rows if row.state == "complete"]
     return max(whole, key=lambda row: row.score) if whole else None
 
 
-def best_so_far(rows: Sequence[Row]) -> list[float]:
+def best_so_far(rows: Sequence[TrialRow]) -> list[float]:
     """The best complete score after each trial of a study, in the order of the slots; as long as there is none the lowest.
 
     Example:
-        >>> rows = [Row(0, str(i), state, score, (), {}) for i, (state, score) in enumerate(
+        >>> rows = [TrialRow(0, str(i), state, score, (), {}) for i, (state, score) in enumerate(
         ...     [("diverged", 0.0), ("complete", 0.8), ("pruned", 0.9), ("complete", 0.85)])]
         >>> best_so_far(rows)
         [0.0, 0.8, 0.8, 0.85]
@@ -66,16 +66,16 @@ def best_so_far(rows: Sequence[Row]) -> list[float]:
     return result
 
 
-def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
+def best_after(rows: Sequence[TrialRow]) -> tuple[Array, Array, Array]:
     """The best score after k = 1, 2, ... trials: mean, 2.5 % and 97.5 % quantile over bootstrap samples of the trials.
 
-    A sample draws as many trials as there are, with replacement, in random order. That takes the trials for exchangeable,
+    A sample draws as many trials as there are, with replacement, in random order. That treats the trials as exchangeable,
     which those of a Sobol sequence are; those that a sampler proposed are better than the ones before, so the curve is
     too high at small k and the band says how much hangs on single lucky trials. A pruned trial counts by the folds it got, but
     for no more than the winner: it was given up as worse. From a fixed seed.
 
     Example:
-        >>> rows = [Row(0, "0", "complete", 0.8, (), {}), Row(0, "1", "pruned", 0.9, (), {})]
+        >>> rows = [TrialRow(0, "0", "complete", 0.8, (), {}), TrialRow(0, "1", "pruned", 0.9, (), {})]
         >>> best_after(rows)[0].round(9).tolist()
         [0.8, 0.8]
     """
@@ -87,7 +87,7 @@ def best_after(rows: Sequence[Row]) -> tuple[Array, Array, Array]:
     return best.mean(axis=0), low, high
 
 
-def edges(search: Search, best: Row) -> list[str]:
+def edges(search: Search, best: TrialRow) -> list[str]:
     """A line for each dimension whose optimum lies at an end of its range."""
     lines = (dimension.edge(best.params[dimension.name]) for dimension in search.space.dimensions)
     return [line for line in lines if line is not None]
@@ -99,7 +99,7 @@ def estimate(scores: Sequence[float]) -> dict[str, float | int | None]:
     return {"mean": mean.mean, "doubled_error": mean.doubled_error, "n": len(scores)}
 
 
-def spread(rows: Sequence[Row]) -> dict[str, object] | None:
+def spread(rows: Sequence[TrialRow]) -> dict[str, object] | None:
     """How much the best score differs from study to study; None for a single one."""
     studies = sorted({row.study for row in rows})
     best = [winner([row for row in rows if row.study == study and not row.crossed]) for study in studies]

@@ -15,12 +15,11 @@ from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.report.document import Document, Part
 from arturo_lab.report.palette import style
-from arturo_lab.report.table import Cell, Column, Table, with_best, words
-from arturo_lab.report.table import Row as TableRow
+from arturo_lab.report.table import Cell, Column, Row, Table, with_best, words
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.metrics import Metric
 from arturo_lab.tuning.figures import best_after_k, by_study, canvas, finish, possible
-from arturo_lab.tuning.outcome import Row, read_rows, winner
+from arturo_lab.tuning.outcome import TrialRow, read_rows, winner
 
 BUDGET = ("protocol", "studies", "trials", "folds", "seeds", "epochs", "batch_size", "subset")
 NEEDED = ("protocol", "folds", "seeds", "studies", "trials", "pruned", "diverged", "params", "validation", "edges", "test")
@@ -31,14 +30,14 @@ class SearchResult:
     """A search that is over."""
 
     config: ConfigFile
-    rows: list[Row]
+    rows: list[TrialRow]
 
     @property
     def task(self) -> str:
         return str(self.config.task)
 
     @property
-    def own(self) -> list[Row]:
+    def own(self) -> list[TrialRow]:
         return [row for row in self.rows if not row.crossed]
 
     def budget(self, key: str) -> object:
@@ -64,8 +63,8 @@ def check_alike(group: Sequence[SearchResult]) -> None:
             ours, theirs = search.budget(key), first.budget(key)
             if ours != theirs:
                 raise ConfigError(
-                    f"FILE: the searches on {search.task} do not compare: {key} is {theirs!r} for {first.config.optimizer} and "
-                    f"{ours!r} for {optimizer}; report them apart"
+                    f"FILE: the searches on {search.task} cannot be compared: {key} is {theirs!r} for "
+                    f"{first.config.optimizer} and {ours!r} for {optimizer}; report them separately"
                 )
 
 
@@ -103,9 +102,9 @@ def about(group: Sequence[SearchResult]) -> str:
     studies = f"{how['studies']} independent studies of " if how["studies"] > 1 else ""
     return (
         f"Protocol {how['protocol']}: {studies}{trials} trials for each optimizer, {budget(group[0])}. Validation: the "
-        "winner's mean over folds and seeds ± doubled standard error, which is too high, as the best of many always is. "
-        "Test: the winner trained with no fold held out, mean over seeds ± doubled standard error; the search had not "
-        "looked at the test set before."
+        "winner's mean over folds and seeds ± doubled standard error, which is too high: it is the best of many. "
+        "Test: the winner trained with no fold held out, mean over seeds ± doubled standard error; the search did not "
+        "use the test set."
     )
 
 
@@ -123,7 +122,7 @@ def winners_table(group: Sequence[SearchResult]) -> Table:
         Column("values", align="left", wrap=True, secondary=True),
         Column("at an edge", align="left"),
     ]
-    rows: list[TableRow] = []
+    rows: list[Row] = []
     for search in group:
         how = search.config.search
         best = [metric.of_score(score) for score in (how["between_studies"] or {"best": []})["best"]] if several else []
@@ -154,7 +153,7 @@ def cross_table(group: Sequence[SearchResult]) -> Table:
         Column("values of", align="left"),
         Column("validation", unit="%" if metric.percent else metric.name, better=metric.better),
     )
-    rows: list[TableRow] = []
+    rows: list[Row] = []
     for search in group:
         label = OPTIMIZERS[search.config.optimizer].label
         own = winner(search.own)

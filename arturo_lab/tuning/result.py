@@ -14,12 +14,12 @@ from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.runs.environment import environment
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.tuning.outcome import Row, edges, estimate, spread
+from arturo_lab.tuning.outcome import TrialRow, edges, estimate, spread
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.trial import Trainer
 
 
-def tested(search: Search, best: Row, seeds: int, trainer: Trainer, out: Path) -> dict[str, Any]:
+def tested(search: Search, best: TrialRow, seeds: int, trainer: Trainer, out: Path) -> dict[str, Any]:
     """Train the winner on all training images with the seeds 0, 1, ... and look at the test images: the only time."""
     settings = search.space.settings(best.params)
     judged = trainer([search.config(settings, seed, fold=None) for seed in range(seeds)], out)
@@ -51,7 +51,7 @@ def check_out(file: Path, search: Search) -> None:
 
 
 def config_file(
-    search: Search, rows: Sequence[Row], best: Row, command: str, test: dict[str, Any] | None, prune: bool
+    search: Search, rows: Sequence[TrialRow], best: TrialRow, command: str, test: dict[str, Any] | None, prune: bool
 ) -> ConfigFile:
     """What ``arturo train TASK --config`` takes, and how it came about."""
     own = [row for row in rows if not row.crossed]

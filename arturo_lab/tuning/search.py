@@ -11,7 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.outcome import TrialRow
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.study import OVER, Storage, counted, fill, next_trial, slot_values
 from arturo_lab.tuning.trial import Trainer, judge
@@ -29,8 +29,8 @@ def work(
     prune: bool,
     at_once: int = 1,
     crossed: Mapping[str, Mapping[str, float]] | None = None,
-    on_trials: Callable[[list[Row], str], None] = lambda rows, running: None,
-) -> list[Row]:
+    on_trials: Callable[[list[TrialRow], str], None] = lambda rows, running: None,
+) -> list[TrialRow]:
     """Run trials until ``trials`` of them and the ``crossed`` ones are over. All rows, in the order of the slots.
 
     Args:
@@ -63,7 +63,7 @@ def work(
             continue
         label = f"trial {trial.user_attrs['slot']}"
 
-        def on_fold(fold: int, scores: list[float], rows: list[Row] = rows, label: str = label) -> None:
+        def on_fold(fold: int, scores: list[float], rows: list[TrialRow] = rows, label: str = label) -> None:
             on_trials(rows, f"{label}, fold {fold} of {search.folds}: {statistics.fmean(scores):.2%}")
 
         on_trials(rows, label)
@@ -75,17 +75,17 @@ def work(
             raise
 
 
-def rows_of(study: optuna.Study, search: Search, slots: list[str]) -> list[Row]:
+def rows_of(study: optuna.Study, search: Search, slots: list[str]) -> list[TrialRow]:
     """The trials that are over and count, as plain data."""
     trials = counted(study)
     return [row(search, trials[slot]) for slot in slots if slot in trials and trials[slot].state in OVER]
 
 
-def row(search: Search, trial: FrozenTrial) -> Row:
+def row(search: Search, trial: FrozenTrial) -> TrialRow:
     scores = tuple(trial.intermediate_values[step] for step in sorted(trial.intermediate_values))
     diverged = bool(trial.user_attrs.get("diverged"))
     state = "diverged" if diverged else "pruned" if trial.state == TrialState.PRUNED else "complete"
     score = TASKS[search.task].metric.worst if diverged else statistics.fmean(scores)
     taken = trial.duration.total_seconds() if trial.duration is not None else 0.0
     slot, quasi_random = trial.user_attrs["slot"], bool(trial.user_attrs.get("quasi_random"))
-    return Row(search.study, slot, state, score, scores, dict(trial.params), quasi_random, round(taken, 2))
+    return TrialRow(search.study, slot, state, score, scores, dict(trial.params), quasi_random, round(taken, 2))

@@ -39,7 +39,7 @@ from arturo_lab.tuning.protocols import PROTOCOLS, Search
 from arturo_lab.tuning.pruner import FoldPruner
 
 OVER = (TrialState.COMPLETE, TrialState.PRUNED)
-BEATS_MISSED = 4  # so many, and a worker is considered dead
+BEATS_MISSED = 4  # missed: then a worker is considered dead
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Storage:
     heartbeat: int | None  # seconds; None: this process is alone
 
     def study(self, search: Search) -> optuna.Study:
-        """The study of a search, made if it is not there. One of another search under that name is an error."""
+        """The study of a search, created if it does not exist. One of another search under that name is an error."""
         with quiet():
             study = optuna.create_study(
                 storage=self.rdb, study_name=search.name, direction="maximize", pruner=FoldPruner(), load_if_exists=True
@@ -97,7 +97,7 @@ class Storage:
 
         def beat() -> None:
             while not over.wait(self.heartbeat):
-                with suppress(StorageInternalError, SQLAlchemyError):  # the database is away: try again
+                with suppress(StorageInternalError, SQLAlchemyError):  # the database does not answer: try again
                     self.rdb.record_heartbeat(trial_id)
 
         thread = threading.Thread(target=beat, daemon=True)
@@ -119,7 +119,7 @@ def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
             alone = parsed.get_backend_name() == "sqlite"
             if alone:
                 if not parsed.database or parsed.database == ":memory:":
-                    raise ConfigError(f"storage: {url} is a database in memory, of which nothing would be left; name a file")
+                    raise ConfigError(f"storage: {url} is an in-memory database, which would be lost at the end; use a file")
                 path = Path(parsed.database)
                 if not path.parent.is_dir():
                     raise ConfigError(f"storage: the folder {path.parent} of {url} does not exist; create it first")
@@ -127,7 +127,8 @@ def open_storage(url: str, heartbeat: int) -> Iterator[Storage]:
             rdb = _open_rdb(url, heartbeat)
         except Locked as error:
             raise ConfigError(
-                f"storage: {error} searches in {url}; SQLite takes one process at a time, --storage postgresql://... many"
+                f"storage: {error} is searching in {url}; SQLite supports one process at a time, "
+                "--storage postgresql://... several"
             ) from error
         except (SQLAlchemyError, ImportError, StorageInternalError) as error:
             raise ConfigError(f"storage: cannot open {url} ({str(error).splitlines()[0]})") from error

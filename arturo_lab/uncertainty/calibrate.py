@@ -1,4 +1,4 @@
-"""Every method on the same test images; what is done is written down and not done again."""
+"""Every method on the same test images; finished outcomes are stored and not computed again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT = 2  # of a method's file; another number and it is computed again
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one method came to."""
+    """The outcome of one method."""
 
     method: str
     seed: int
@@ -57,7 +57,7 @@ def configs_of(method: str, seed: int, optimizers: dict[str, str], make: Callabl
 def evaluate(
     method: str, configs: Sequence[RunConfig], images: Images, work: Work, sizes: dict[str, Any], out: Path
 ) -> tuple[Outcome, bool]:
-    """The outcome, and whether it was there already: ``OUT/TASK/calibrate/METHOD-HASH.json``."""
+    """The outcome, and whether it was already stored: ``OUT/TASK/calibrate/METHOD-HASH.json``."""
     effort = dataclasses.asdict(work)
     if not METHODS[method].tuned:
         effort = {name: effort[name] for name in ("samples", "seed")}

@@ -48,18 +48,18 @@ class Method:
         return samples if self.draws else self.networks
 
 
-def point(trained: list[Trained], given: Images, work: Work) -> Made:
+def point(trained: list[Trained], split: Images, work: Work) -> Made:
     return trained[0].probabilities, {}
 
 
-def ensemble(trained: list[Trained], given: Images, work: Work) -> Made:
+def ensemble(trained: list[Trained], split: Images, work: Work) -> Made:
     return lambda images: torch.stack([one.probabilities(images) for one in trained]).mean(0), {}
 
 
-def temperature(trained: list[Trained], given: Images, work: Work) -> Made:
+def temperature(trained: list[Trained], split: Images, work: Work) -> Made:
     """One number divides the logits, by the likelihood of held-out images (Guo et al. 2017). Classes keep their order."""
     one = trained[0]
-    fitted, at_edge = fit_temperature(one.probabilities(given.held_out_images), given.held_out_labels)
+    fitted, at_edge = fit_temperature(one.probabilities(split.held_out_images), split.held_out_labels)
     ends = {"at_edge": at_edge, "edges": ["temperature"] if at_edge else []}
     return lambda images: scaled(one.probabilities(images), fitted), {"temperature": fitted, **ends}
 
@@ -89,7 +89,7 @@ def scaled(probabilities: Tensor, temperature: float) -> Tensor:
     return (probabilities.clamp_min(TINY).log() / temperature).softmax(1)
 
 
-def dropout(trained: list[Trained], given: Images, work: Work) -> Made:
+def dropout(trained: list[Trained], split: Images, work: Work) -> Made:
     """Dropout stays on: every pass is another thinned network."""
     layers = dropout_layers(trained[0].model)
 
@@ -103,24 +103,24 @@ def dropout(trained: list[Trained], given: Images, work: Work) -> Made:
 def arturo(curvature: str, linearized: bool = False) -> Callable[[list[Trained], Images, Work], Made]:
     """The optimizer's posterior at ess = the number of training images."""
 
-    def make(trained: list[Trained], given: Images, work: Work) -> Made:
+    def make(trained: list[Trained], split: Images, work: Work) -> Made:
         one = trained[0]
         assert isinstance(one.optimizer, Arturo)
         posterior = one.optimizer.posterior(
-            ess=len(given.train_labels), curvature=curvature, model=one.model, data=curvature_data(one, given, work)
+            ess=len(split.train_labels), curvature=curvature, model=one.model, data=curvature_data(one, split, work)
         )
-        return tuned(one, posterior, given, work, linearized)
+        return tuned(one, posterior, split, work, linearized)
 
     return make
 
 
-def laplace(trained: list[Trained], given: Images, work: Work) -> Made:
+def laplace(trained: list[Trained], split: Images, work: Work) -> Made:
     one = trained[0]
-    data, ess = curvature_data(one, given, work), len(given.train_labels)
-    return tuned(one, Posterior.of_model(one.model, ess=ess, prior_precision=1.0, data=data), given, work)
+    data, ess = curvature_data(one, split, work), len(split.train_labels)
+    return tuned(one, Posterior.of_model(one.model, ess=ess, prior_precision=1.0, data=data), split, work)
 
 
-def ivon(trained: list[Trained], given: Images, work: Work) -> Made:
+def ivon(trained: list[Trained], split: Images, work: Work) -> Made:
     """IVON's own Gaussian as it was trained: precision ess (hess + weight_decay)."""
     one = trained[0]
     (group,) = one.optimizer.param_groups
@@ -132,13 +132,13 @@ def ivon(trained: list[Trained], given: Images, work: Work) -> Made:
     return drawing(one, posterior, work), {}
 
 
-def tuned(one: Trained, posterior: Posterior, given: Images, work: Work, linearized: bool = False) -> Made:
+def tuned(one: Trained, posterior: Posterior, split: Images, work: Work, linearized: bool = False) -> Made:
     """Temperature and prior by the likelihood of held-out images."""
-    found = calibrate(
+    calibration = calibrate(
         one.model,
         posterior,
-        one.inputs(given.held_out_images),
-        given.held_out_labels.to(one.config.machine.device),
+        one.inputs(split.held_out_images),
+        split.held_out_labels.to(one.config.machine.device),
         temperatures=work.temperatures,
         prior_precisions=work.prior_precisions,
         samples=work.tuning_samples,
@@ -148,13 +148,13 @@ def tuned(one: Trained, posterior: Posterior, given: Images, work: Work, lineari
         linearized=linearized,
     )
     chosen = {
-        "temperature": found.best.temperature,
-        "prior_precision": found.best.prior_precision,
-        "held_out_nll": found.best.nll,
-        "at_edge": found.at_edge,
-        "edges": edges(found.best.temperature, found.best.prior_precision, work),
+        "temperature": calibration.best.temperature,
+        "prior_precision": calibration.best.prior_precision,
+        "held_out_nll": calibration.best.nll,
+        "at_edge": calibration.at_edge,
+        "edges": edges(calibration.best.temperature, calibration.best.prior_precision, work),
     }
-    return drawing(one, found.posterior, work, linearized), chosen
+    return drawing(one, calibration.posterior, work, linearized), chosen
 
 
 def edges(temperature: float, prior_precision: float | None, work: Work) -> list[str]:
@@ -174,15 +174,15 @@ def drawing(one: Trained, posterior: Posterior, work: Work, linearized: bool = F
     def predictor(images: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(work.seed)
         options: dict[str, Any] = {"batch_size": BATCH, "vectorized": False, "linearized": linearized}
-        found = predict(one.model, posterior, one.inputs(images), work.samples, generator=generator, **options)
-        return found.mean.double().cpu()
+        prediction = predict(one.model, posterior, one.inputs(images), work.samples, generator=generator, **options)
+        return prediction.mean.double().cpu()
 
     return predictor
 
 
-def curvature_data(one: Trained, given: Images, work: Work) -> tuple[Tensor, Tensor]:
+def curvature_data(one: Trained, split: Images, work: Work) -> tuple[Tensor, Tensor]:
     few = slice(work.curvature_images)
-    return one.inputs(given.train_images[few]), given.train_labels[few].to(one.config.machine.device)
+    return one.inputs(split.train_images[few]), split.train_labels[few].to(one.config.machine.device)
 
 
 def dropout_layers(model: nn.Module) -> list[nn.Module]:

@@ -36,14 +36,14 @@ class Scores:
 
     @classmethod
     def of(cls, probabilities: Array, labels: Array, elsewhere: Array | None = None) -> Scores:
-        found = reliability(probabilities, labels)
+        bins = reliability(probabilities, labels)
         return cls(
             accuracy=float((probabilities.argmax(1) == labels).mean()),
             nll=nll(probabilities, labels),
-            ece=ece(found),
+            ece=ece(bins),
             brier=brier(probabilities, labels),
             ood_auroc=None if elsewhere is None else auroc(entropy(elsewhere), entropy(probabilities)),
-            bins=found,
+            bins=bins,
         )
 
 

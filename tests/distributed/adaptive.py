@@ -17,9 +17,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
-from training import Net, compare, local, same_on_all, shard_like, train, whole
+from training import Net, compare, local, same_on_all, shard_like, traffic, train, whole
 
 from arturo import AdaArturo, checkpoint
 
@@ -220,21 +219,9 @@ def nobody(rank: int, world: int) -> None:
 def counted(rank: int, world: int, *, options: dict[str, Any]) -> None:
     """One all-reduce per step, of some kilobytes; nothing is gathered."""
     _, many = make(world, **options)
-    sizes: list[int] = []
-    reduce = dist.all_reduce
-
-    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(tensor.numel() * tensor.element_size())
-        return reduce(tensor, *args, **kwargs)
-
     for t in range(3):
         give(many, t)
-        sizes.clear()
-        dist.all_reduce = all_reduce
-        with CommDebugMode() as seen:
-            many.step()
-        dist.all_reduce = reduce
-        counts = {str(op): n for op, n in seen.get_comm_counts().items() if n}
+        counts, sizes = traffic(many)
         assert counts == {"c10d.allreduce_": 1}, counts
         assert len(sizes) == 1 and sizes[0] <= 4096 * len(SHAPES), sizes
 
@@ -295,15 +282,15 @@ def small(dtype: torch.dtype, sharded: bool = True, **options: Any) -> tuple[tor
 
 def train_small(model: torch.nn.Module, optimizer: AdaArturo, start: int, stop: int) -> list[Any]:
     """The same gradient whatever the number of processes: all see the whole batch."""
-    said = []
+    info = []
     dtype = next(model.parameters()).dtype
     for t in range(start, stop):
         x = torch.randn(12, 6, generator=torch.Generator().manual_seed(t)).to(dtype)
         optimizer.zero_grad()
         (model(x) - x[:, :4].square()).square().mean().backward()
         optimizer.step()
-        said.append(optimizer.last_step)
-    return said
+        info.append(optimizer.last_step)
+    return info
 
 
 def bits(model: torch.nn.Module, optimizer: AdaArturo) -> dict[str, dict[str, torch.Tensor]]:
@@ -358,7 +345,7 @@ def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: boo
     fresh = copy.deepcopy(bits(model, optimizer))
     planner = checkpoint.load_planner()
     dcp.load({"model": weights, "optimizer": state}, checkpoint_id=where, planner=planner)
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
     found = bits(model, optimizer)
@@ -371,8 +358,8 @@ def load(rank: int, world: int, *, source: int, dtype: torch.dtype, sharded: boo
             kept = same_tile or key in ("param", "start", "mean")
             assert torch.equal(x, (expected if kept else fresh)[name][key]), (name, key)
     assert anew == {1: {"2.weight"}, 3: {"0.weight", "2.weight"}, 4: {"0.weight", "2.weight"}}[world], anew
-    ours = [w for w in given if "was reset" in str(w.message)]
-    assert len(ours) == 1 and str(ours[0].message).startswith(f"the state of {len(anew)} parameters"), given
+    ours = [w for w in caught if "was reset" in str(w.message)]
+    assert len(ours) == 1 and str(ours[0].message).startswith(f"the state of {len(anew)} parameters"), caught
     for info in train_small(model, optimizer, 4, 8):
         same_on_all(info)
         assert 0 < info.kl <= info.bound * (1 + 1e-9)

@@ -52,7 +52,7 @@ def save(rank: int, world: int, *, dtype: torch.dtype, options: dict[str, Any]) 
 
 
 def load(rank: int, world: int, *, dtype: torch.dtype, options: dict[str, Any], sharded: bool = True) -> None:
-    """A fresh model and optimizer get every bit of it, and go on as if nothing had happened."""
+    """A fresh model and optimizer get every bit of it, and continue as if nothing had happened."""
     model, optimizer = make(dtype, sharded, **options)
     weights, state = get_state_dict(model, optimizer)  # makes the state, by a step with lr = 0
     dcp.load({"model": weights, "optimizer": state}, checkpoint_id=folder(dtype, options))
@@ -69,13 +69,13 @@ def load(rank: int, world: int, *, dtype: torch.dtype, options: dict[str, Any], 
             not torch.equal(whole(s["mean"]), whole(p).float()) for s, p in zip(states, model.inner.parameters(), strict=True)
         )
     replica, replicas = (rank, world) if sharded else (0, 1)
-    said = train(model, optimizer, steps=HALF, start=HALF, replica=replica, replicas=replicas)
-    same_on_all(said)
+    info = train(model, optimizer, steps=HALF, start=HALF, replica=replica, replicas=replicas)
+    same_on_all(info)
 
     alone, single = make(dtype, False, **options)
-    expected_said = train(alone, single, steps=2 * HALF)[HALF:]
+    expected_info = train(alone, single, steps=2 * HALF)[HALF:]
     rough = 1e-4 if dtype == torch.float32 and not options else 0.05  # gradients in bfloat16; state rounds another way at once
-    torch.testing.assert_close(torch.tensor(said)[:, :3], torch.tensor(expected_said)[:, :3], rtol=rough, atol=1e-9)
+    torch.testing.assert_close(torch.tensor(info)[:, :3], torch.tensor(expected_info)[:, :3], rtol=rough, atol=1e-9)
     for p, q in zip(alone.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(whole(q), p.detach(), rtol=rough, atol=rough)
 

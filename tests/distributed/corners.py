@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-from training import local, same_on_all, shard_like
+from training import local, same_on_all, shard_like, traffic
 
 from arturo import PAPER, Arturo, sharding
 
@@ -177,29 +177,17 @@ def nobody(rank: int, world: int, *, capturable: bool) -> None:
     many.param_groups[0]["lr"] = 1.0
     for p in params(many):
         local(p.grad).fill_(float("nan"))
-    said = step(many)
-    assert said.skipped == sum(x.numel() for x in values(0)) and not said.active
+    info = step(many)
+    assert info.skipped == sum(x.numel() for x in values(0)) and not info.active
     assert all(torch.equal(local(p), x) for p, x in zip(params(many), before, strict=True))
 
 
 def counted(rank: int, world: int, *, capturable: bool) -> None:
     """One all-reduce to agree and one per pass over memory, of a few kilobytes; nothing else travels, nothing is gathered."""
     _, many = make(world, kl_bound=0.01, capturable=capturable)
-    sizes: list[int] = []
-    reduce = dist.all_reduce
-
-    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(tensor.numel() * tensor.element_size())
-        return reduce(tensor, *args, **kwargs)
-
     for t in range(4):
         give(many, t)
-        sizes.clear()
-        dist.all_reduce = all_reduce
-        with CommDebugMode() as seen:
-            many.step()
-        dist.all_reduce = reduce
-        counts = {str(op): n for op, n in seen.get_comm_counts().items() if n}
+        counts, sizes = traffic(many)
         assert counts == {"c10d.allreduce_": many.last_step.evaluations + 2}, counts
         assert len(sizes) == many.last_step.evaluations + 2 and max(sizes) <= 4096, sizes
     assert many.last_step.evaluations == (4 if capturable else 1)

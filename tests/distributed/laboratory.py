@@ -19,7 +19,7 @@ STOPS_AT = 4  # a step in the middle of the second epoch
 
 
 def interrupted_and_resumed(rank: int, world: int, *, parallel: str, optimizer: str) -> None:
-    """The last process alone is asked to stop, and all do; they go on, and the numbers are those of one process."""
+    """The last process alone is asked to stop, and all do; they resume, and the numbers are those of one process."""
     digits = loading.load("digits")
     config = RunConfig.for_task("digits-cnn", optimizer, epochs=3, subset=65, batch_size=32, parallel=parallel)
     expected = train(config.changed(parallel=None), digits)  # batches of 32, 32 and 1: too few images for two processes

@@ -1,4 +1,4 @@
-"""A process that dies: torchrun starts all of them again, and they go on from the last checkpoint."""
+"""A process that dies: torchrun starts all of them again, and they resume from the last checkpoint."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from arturo import Arturo
 
@@ -53,7 +54,7 @@ def train(
 ) -> list[Any]:
     """Each of ``replicas`` takes its part of every batch; returns what the optimizer said of each step."""
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS) if schedule else None
-    said = []
+    info = []
     dtype = next(model.parameters()).dtype
     for t in range(start, start + steps):
         optimizer.zero_grad()
@@ -67,10 +68,10 @@ def train(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             optimizer.step()
-        said.append(optimizer.last_step)
+        info.append(optimizer.last_step)
         if scheduler is not None:
             scheduler.step()
-    return said
+    return info
 
 
 def lose(model: torch.nn.Module, t: int) -> None:
@@ -133,3 +134,19 @@ def compare(
                 atol=50 * tolerance,
                 msg=lambda m, n=f"{name} {key}": f"{n}: {m}",
             )
+
+
+def traffic(optimizer: torch.optim.Optimizer) -> tuple[dict[str, int], list[int]]:
+    """Take a step; how often each collective ran, and the bytes of each all-reduce."""
+    sizes: list[int] = []
+    reduce = dist.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(tensor.numel() * tensor.element_size())
+        return reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = all_reduce
+    with CommDebugMode() as seen:
+        optimizer.step()
+    dist.all_reduce = reduce
+    return {str(op): n for op, n in seen.get_comm_counts().items() if n}, sizes

@@ -51,7 +51,7 @@ from arturo_lab.runs.config import RunConfig
         (["list", "--data-dir", "/nonexistent"], "data-dir: /nonexistent does not exist"),
         (["trian", "digits-mlp"], "command: unknown name 'trian'; did you mean train?"),
         ([""], "command: unknown name ''; known: train, compare"),
-        ([], "command: none named; `arturo --help` lists them"),
+        ([], "command: missing; `arturo --help` lists them"),
     ],
 )
 def test_one_line_and_exit_code_2(

@@ -64,7 +64,7 @@ def test_another_task_takes_the_values_alone(tmp_path: Path) -> None:
         ("{", "cannot read"),
         ('{"optimizer": "sgd", "settings": 3}', "settings of"),
         ('{"optimizer": "sgd", "settings": {"lrr": 1}}', "set: unknown name 'lrr'; did you mean lr?"),
-        ('{"optimizer": "adam"}', "is of adam, got sgd; leave one out"),
+        ('{"optimizer": "adam"}', "is for adam, got sgd; drop one of the two"),
         ('{"optimizer": "sgd", "task": "digits-mlp", "subset": 5000}', "subset: digits-mlp has 1437 training examples"),
     ],
 )

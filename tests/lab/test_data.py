@@ -61,7 +61,7 @@ def test_missing_files_say_where_and_how(nowhere: Path, fashion_mnist, monkeypat
 def test_a_folder_that_is_not_there_is_not_passed_over(nowhere: Path, fashion_mnist, monkeypatch: pytest.MonkeyPatch) -> None:
     fashion_mnist.write(nowhere / "elsewhere")
     monkeypatch.setenv("ARTURO_DATA", str(nowhere / "elsewhere"))
-    with pytest.raises(ConfigError, match=r"^data-dir: .*/typo is not there"):
+    with pytest.raises(ConfigError, match=r"^data-dir: .*/typo does not exist"):
         loading.load("fashion-mnist", nowhere / "typo")
 
 

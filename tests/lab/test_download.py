@@ -97,7 +97,7 @@ def test_what_is_there_is_only_checked(server: Server, tmp_path: Path) -> None:
     fetched(server, tmp_path)
     assert server.asked == [""]
     (tmp_path / "file.bin").write_bytes(b"mine")
-    with pytest.raises(DownloadError, match=r"file\.bin is there with another checksum; remove it"):
+    with pytest.raises(DownloadError, match=r"file\.bin exists but has the wrong checksum; remove it"):
         download.download(server.file(), tmp_path, server.url)
     assert (tmp_path / "file.bin").read_bytes() == b"mine"
 
@@ -145,7 +145,7 @@ def test_wrong_checksum_is_refused(server: Server, tmp_path: Path) -> None:
 def test_another_size_is_refused_before_it_is_downloaded(server: Server, tmp_path: Path) -> None:
     file = server.file()
     server.files["file.bin"] = b"<html>please log in</html>"
-    with pytest.raises(DownloadError, match="not the file: 26 bytes instead of 1,000,000"):
+    with pytest.raises(DownloadError, match="wrong size: 26 bytes instead of 1,000,000"):
         download.download(file, tmp_path, server.url)
     assert not (tmp_path / "file.bin").exists()
 
@@ -179,7 +179,8 @@ def test_no_server(server: Server, tmp_path: Path) -> None:
     with Server() as gone:
         url = gone.url
     with pytest.raises(
-        DownloadError, match=r"no answer .*; 0 of 1,000,000 bytes have arrived, --mirror URL takes it from another place"
+        DownloadError,
+        match=r"no answer .*; 0 of 1,000,000 bytes have arrived, use --mirror URL to download it from another place",
     ):
         download.download(server.file(), tmp_path, url)
 
@@ -195,7 +196,7 @@ def test_file_mirror(server: Server, tmp_path: Path) -> None:
 def test_bad_mirror(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^mirror: must start with http://, https:// or file://, got 'example.org'"):
         download.download(server.file(), tmp_path, "example.org")
-    with pytest.raises(ConfigError, match=r"^mirror: 'http://\[bad' is no URL"):
+    with pytest.raises(ConfigError, match=r"^mirror: 'http://\[bad' is not a URL"):
         download.download(server.file(), tmp_path, "http://[bad")
 
 

@@ -130,7 +130,7 @@ def test_equal_settings_are_one_config() -> None:
 
 
 def test_given_twice() -> None:
-    with pytest.raises(ConfigError, match=r"^set: lr is given twice"):
+    with pytest.raises(ConfigError, match=r"^set: lr is named twice"):
         parse(["lr=1", "lr=2"])
 
 

@@ -22,7 +22,7 @@ def seen(terminal: bool, height: int = 50) -> tuple[str, str]:
         overview.on_status(RunStatus(CONFIGS[0], "finished", 25.0, 0.9722, 2.0, reused=True))
         overview.on_status(RunStatus(CONFIGS[1], "finished", 25.0, 0.9611, 4.0))
         overview.on_status(RunStatus(CONFIGS[2], "training", 12.4, 0.93, 2.0))
-        overview.on_status(RunStatus(CONFIGS[3], "waiting", message="its process was killed by signal 9; going on"))
+        overview.on_status(RunStatus(CONFIGS[3], "waiting", message="its process was killed by signal 9; trying again"))
         overview.on_status(RunStatus(CONFIGS[4], "failed", message="cannot write [there]"))
         overview.on_status(RunStatus(CONFIGS[5], "diverged", 3.0, 0.1))
         with console.capture() as capture:
@@ -50,7 +50,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert written.splitlines() == [
         f"digits-mlp, arTuRO, seed 0: finished, test accuracy 96.11% (2 of 8 runs, {left})",
         f"2 of 8 runs, {left}",
-        f"digits-mlp, arTuRO, seed 5: its process was killed by signal 9; going on (2 of 8 runs, {left})",
+        f"digits-mlp, arTuRO, seed 5: its process was killed by signal 9; trying again (2 of 8 runs, {left})",
         f"digits-cnn, SGD, seed 0: failed: cannot write [there] (2 of 8 runs, {left})",
         f"digits-cnn, arTuRO, seed 0: diverged (3 of 8 runs, {left})",
     ]

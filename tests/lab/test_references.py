@@ -211,7 +211,7 @@ def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     Path("signs.py").write_text(source.replace("average.sign()", "average.tanh()"))
     assert compare("--plan") == 0 and compare("--reuse") == 0
     out = capsys.readouterr().out
-    assert "2 runs of digits-mlp, Signs: optimizer was signs.py " in out and "reused all the same" in out
+    assert "2 runs of digits-mlp, Signs: optimizer was signs.py " in out and "reused anyway" in out
     assert {folder.name: (folder / "metrics.jsonl").read_bytes() for folder in finished(Path("runs"))} == before
 
     assert compare() == 0
@@ -236,14 +236,14 @@ def test_a_changed_step_is_not_resumed(capsys: pytest.CaptureFixture[str], monke
     Path("signs.py").write_text(Path("signs.py").read_text().replace("average.sign()", "average.tanh()"))
     assert cli.main([*command, "--resume"]) == 2
     err = capsys.readouterr().err
-    assert "made with something else (optimizer was signs.py " in err and "--reuse" in err and err.count("\n") == 1
+    assert "made with other code, data or threads (optimizer was signs.py " in err and "--reuse" in err and err.count("\n") == 1
     assert cli.main([*command, "--resume", "--reuse"]) == 0
     environment = json.loads((Path("runs") / config.folder / "environment.json").read_text())
     (old,) = environment["made_before_with"]
     assert old["optimizer"] != environment["made_with"]["optimizer"] and old["data"] == environment["made_with"]["data"]
 
     Path("signs.py").write_text(Path("signs.py").read_text().replace("average.tanh()", "average.sin()"))
-    assert cli.main(command) == 2 and "made with something else" in capsys.readouterr().err
+    assert cli.main(command) == 2 and "made with other code, data or threads" in capsys.readouterr().err
     assert cli.main([*command, "--reuse"]) == 0 and "already finished" in capsys.readouterr().out
 
 

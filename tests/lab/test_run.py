@@ -52,7 +52,7 @@ def config(optimizer: str = "sgd", epochs: int = 3, subset: int = 96, **options:
 
 
 def go(out: Path, config: RunConfig, **options: Any) -> Path:
-    """Train or go on; the folder."""
+    """Train or resume; the folder."""
     checkpoint_seconds = options.pop("checkpoint_seconds", None)
     with open_run(out, config, checkpoint_seconds) as folder:
         train(config, DIGITS, run=folder, **options)

@@ -149,18 +149,18 @@ def test_norms_see_the_weights_under_test() -> None:
 
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_optimizer_is_told_the_mode_and_wrapped_around_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    calls: list[str] = []
 
     class Told(SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
-            said.append("step")
+            calls.append("step")
 
     @contextmanager
     def around(optimizer: Optimizer) -> Iterator[None]:
-        said.append("before")
+        calls.append("before")
         yield
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        said.append("graph" if all(g.requires_grad for g in gradients) else "no graph")
+        calls.append("graph" if all(g.requires_grad for g in gradients) else "no graph")
 
     entry = OptimizerEntry(
         "told",
@@ -168,15 +168,15 @@ def test_optimizer_is_told_the_mode_and_wrapped_around_the_gradient(monkeypatch:
         lambda: Told,
         {"lr": 0.1},
         around_gradient=around,
-        mode=lambda optimizer, training: said.append("train" if training else "test"),
+        mode=lambda optimizer, training: calls.append("train" if training else "test"),
     )
     monkeypatch.setitem(OPTIMIZERS, "told", entry)
     run("told", subset=64, batch_size=32)
-    assert said == ["train", "before", "no graph", "step", "before", "no graph", "step", "test"]
-    said.clear()
+    assert calls == ["train", "before", "no graph", "step", "before", "no graph", "step", "test"]
+    calls.clear()
     monkeypatch.setitem(OPTIMIZERS, "told", replace(entry, create_graph=True))
     run("told", subset=32)
-    assert said == ["train", "before", "graph", "step", "test"]
+    assert calls == ["train", "before", "graph", "step", "test"]
 
 
 def test_steps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``arturo train``: what it shows, how it stops and goes on, and how it says no."""
+"""``arturo train``: what it shows, how it stops and resumes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_goes_on_after_an_epoch_and_says_so(
     capsys.readouterr()
     trained(tmp_path, "--resume")
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "resumes after epoch 1" and [line.split()[0] for line in out[3:-1]] == ["2"]
+    assert out[0] == "resuming after epoch 1" and [line.split()[0] for line in out[3:-1]] == ["2"]
 
 
 def test_resume_of_nothing_starts_and_says_so(
@@ -129,7 +129,7 @@ def test_resume_of_nothing_starts_and_says_so(
     capsys.readouterr()
     assert cli.main([*SMALL, "--out", str(tmp_path), "--resume"]) == 0  # the option was forgotten
     first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first.startswith("nothing to resume in ") and first.endswith(": starts from the beginning")
+    assert first.startswith("nothing to resume in ") and first.endswith("; starting from the beginning")
     assert second == f"an interrupted run with other options: {other}"
 
 

@@ -1,4 +1,4 @@
-"""Many runs in processes of their own: the same numbers, nothing trained twice, and no death that costs more than a moment."""
+"""Many runs in separate processes: the same numbers, nothing trained twice, and no death that costs more than a moment."""
 
 from __future__ import annotations
 
@@ -189,4 +189,4 @@ def test_worker_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
             assert "is training here" in str(error)
             time.sleep(0.1)
     else:
-        pytest.fail("the worker goes on without a parent")
+        pytest.fail("the worker keeps running without a parent")

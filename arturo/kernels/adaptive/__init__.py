@@ -1,8 +1,10 @@
 """AdaArturo's passes over memory. A kernel is made of the rows of one step and has two methods, called once each:
 
-* ``observe()``: filter and noise, in place. Returns four sums per row: squares of the weights (of a vector's distance from its
-  start), ``S`` = sum of s, ``A`` = sum of M^2 / s, and the number of missing entries;
-* ``move(keep, length)``: mean <- keep mean - length M / s, a number of each per row (NumPy's on the host, else tensors).
+* ``observe()``: the noise, in place. Returns six sums per row: squares of the weights (of a vector's distance from its start),
+  sums of s, M^2 / s, M E / s and E^2 / s, and the number of missing entries. They tell how far to trust the innovation E of
+  a tensor. A turned matrix trusts each tile by its own sums, so its M is up to date already, and its sums with E are 0;
+* ``move(keep, length, gain)``: M <- M + gain E; mean <- keep mean - length M / s; a number of each per row (NumPy's on the
+  host, else tensors).
 
 ``eager``, ``foreach``, ``compiled`` and ``native`` take tensors whose Gaussian is diagonal in the weights, ``tiles`` and
 ``native_tiles`` those that are turned; :mod:`arturo.kernels.adaptive.choice` picks.
@@ -15,13 +17,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 
 
 class Kernel(Protocol):
     @property
-    def rows(self) -> Sequence[Row]: ...
+    def rows(self) -> Sequence[AdaptiveRow]: ...
 
     def observe(self) -> Tensor: ...
 
-    def move(self, keep: Any, length: Any) -> None: ...
+    def move(self, keep: Any, length: Any, gain: Any) -> None: ...

@@ -13,25 +13,29 @@ from arturo.kernels.adaptive.eager import Eager
 from arturo.kernels.adaptive.foreach import Foreach
 from arturo.kernels.adaptive.native import Native
 from arturo.kernels.adaptive.native_tiles import NativeTiles
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.adaptive.tiles import Tiles
 
 
-def kernels(rows: Sequence[Row]) -> list[Kernel]:
+def kernels(rows: Sequence[AdaptiveRow]) -> list[Kernel]:
     """All rows, each in one of them."""
-    chosen: dict[Callable[[Sequence[Row]], Kernel], list[Row]] = {}
+    chosen: dict[Callable[[Sequence[AdaptiveRow]], Kernel], list[AdaptiveRow]] = {}
+    may_be: dict[tuple[int, bool], bool] = {}  # the same for all rows of a group, but for those on a device
     for row in rows:
-        chosen.setdefault(_turned(row) if row.grid is not None else _diagonal(row), []).append(row)
+        key = id(row.group), row.mean.is_cpu
+        if key not in may_be:
+            may_be[key] = _may_be_native(row)
+        chosen.setdefault((_diagonal if row.grid is None else _turned)(row, may_be[key]), []).append(row)
     return [kernel(some) for kernel, some in chosen.items()]
 
 
-def _turned(row: Row) -> Callable[[Sequence[Row]], Kernel]:
-    return NativeTiles if _may_be_native(row) and native_tiles.takes(row) else Tiles
+def _turned(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
+    return NativeTiles if may_be_native and native_tiles.takes(row) else Tiles
 
 
-def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
+def _diagonal(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
     """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
-    if _may_be_native(row):
+    if may_be_native:
         return Native if native.takes(row) else Eager
     group = row.group
     if group["state_dtype"] is not None:
@@ -44,7 +48,7 @@ def _diagonal(row: Row) -> Callable[[Sequence[Row]], Kernel]:
     return Foreach if chosen else Eager
 
 
-def _may_be_native(row: Row) -> bool:
+def _may_be_native(row: AdaptiveRow) -> bool:
     group = row.group
     if group["foreach"] is not None or group["fused"] is False or group["capturable"] or not row.mean.is_cpu:
         return False

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from arturo.kernels import compiled, native
 from arturo.kernels.adaptive import eager
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 
 class Compiled:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.rows = rows
         self.flat = [_flat(row) for row in rows]  # None: the eager loop's
 
@@ -31,24 +31,24 @@ class Compiled:
             if flat is None:
                 found.append(eager.observe(row))
                 continue
-            numbers = row.gain, row.share, row.weight, row.group["eps"], -1.0 if row.group["maximize"] else 1.0, row.limit
+            numbers = row.gain, row.share, row.weight, row.group["eps"], *_sign_and_limit(row)
             if row.mean.dtype != row.param.dtype:
                 follow_parameter(row.mean, row.param, row.alive)
             found.append(_run(_observe, *flat, row.alive, *_numbers(row, numbers)))
         return eager.joined(found)
 
-    def move(self, keep: Any, length: Any) -> None:
-        for row, flat, *numbers in zip(self.rows, self.flat, keep, length, strict=True):
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
+        for row, flat, *numbers in zip(self.rows, self.flat, keep, length, gain, strict=True):
             if flat is None:
                 eager.move(row, *numbers)
                 continue
-            _, mean, M, r, _ = flat
-            _run(_move, mean, M, r, row.alive, *_numbers(row, (row.group["eps"], *numbers)))
+            grad, mean, M, r, _ = flat
+            _run(_move, grad, mean, M, r, row.alive, *_numbers(row, (row.group["eps"], *_sign_and_limit(row), *numbers)))
             if row.mean.dtype != row.param.dtype:
                 row.param.copy_(row.mean)
 
 
-def _flat(row: Row) -> tuple[Tensor | None, ...] | None:
+def _flat(row: AdaptiveRow) -> tuple[Tensor | None, ...] | None:
     """Gradient, mean, M, r and start as vectors; None where they do not lie alike."""
     tensors = [row.mean, row.grad, row.state["M"], row.state["r"], *(() if row.start is None else (row.start,))]
     if not compiled._alike([row.param, *tensors]):
@@ -57,7 +57,11 @@ def _flat(row: Row) -> tuple[Tensor | None, ...] | None:
     return grad, mean, M, r, start[0] if start else None
 
 
-def _numbers(row: Row, values: Sequence[Any]) -> list[Tensor]:
+def _sign_and_limit(row: AdaptiveRow) -> tuple[float, float]:
+    return -1.0 if row.group["maximize"] else 1.0, row.limit
+
+
+def _numbers(row: AdaptiveRow, values: Sequence[Any]) -> list[Tensor]:
     device = row.mean.device
     return [compiled._number(x, device, sum_dtype(device)).to(device) for x in values]
 
@@ -66,29 +70,38 @@ def _observe(
     grad: Tensor, mean: Tensor, M: Tensor, r: Tensor, start: Tensor | None, alive: Tensor | None,
     gain: Tensor, share: Tensor, weight: Tensor, eps: Tensor, sign: Tensor, limit: Tensor,
 ) -> Tensor:  # fmt: skip
-    g = sign * grad.to(mean.dtype)
+    E, seen, missing = _innovation(grad, M, alive, sign, limit)
+    newest = E.square() * share
+    interpolated = torch.where(weight < 0.5, r + weight * (newest - r), newest - (newest - r) * (1 - weight))
+    new_r = torch.where(seen, torch.maximum(interpolated, learned.least_noise(M + gain * E)), r)
+    s, dtype = _scale(new_r, eps), sum_dtype(mean.device)
+    away = mean if start is None else mean - start
+    r.copy_(new_r)
+    terms = away.square(), s, M / s * M, M / s * E, E / s * E
+    return torch.stack([*(x.sum(dtype=dtype) for x in terms), missing.to(dtype)])
+
+
+def _innovation(grad: Tensor, M: Tensor, alive: Tensor | None, sign: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    g = sign * grad.to(M.dtype)
     seen = g.abs() <= limit  # False for NaN too
     missing = seen.numel() - seen.sum()
     seen = seen if alive is None else seen & alive
-    E = torch.where(seen, g - M, 0.0)
-    newest = E.square() * share
-    interpolated = torch.where(weight < 0.5, r + weight * (newest - r), newest - (newest - r) * (1 - weight))
-    new_r, new_M = torch.where(seen, interpolated, r), M + gain * E
-    s, dtype = _scale(new_r, new_M, eps), sum_dtype(mean.device)
-    away = mean if start is None else mean - start
-    r.copy_(new_r)
-    M.copy_(new_M)
-    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, new_M / s * new_M)), missing.to(dtype)])
+    return torch.where(seen, g - M, 0.0), seen, missing
 
 
-def _move(mean: Tensor, M: Tensor, r: Tensor, alive: Tensor | None, eps: Tensor, keep: Tensor, length: Tensor) -> None:
-    step = M / _scale(r, M, eps)
+def _move(
+    grad: Tensor, mean: Tensor, M: Tensor, r: Tensor, alive: Tensor | None,
+    eps: Tensor, sign: Tensor, limit: Tensor, keep: Tensor, length: Tensor, gain: Tensor,
+) -> None:  # fmt: skip
+    new_M = M + gain * _innovation(grad, M, alive, sign, limit)[0]
+    step = new_M / _scale(r, eps)
     step = step if alive is None else torch.where(alive, step, 0.0)
+    M.copy_(new_M)
     mean.copy_(mean * keep - step * length)
 
 
-def _scale(r: Tensor, M: Tensor, eps: Tensor) -> Tensor:
-    s = torch.maximum(r, (learned.SURE * M).square()).sqrt() + eps
+def _scale(r: Tensor, eps: Tensor) -> Tensor:
+    s = r.sqrt() + eps
     return s.clamp(min=torch.finfo(s.dtype).tiny)
 
 

@@ -8,54 +8,64 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
+from arturo.surrogates import learned
 
 
 class Eager:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.rows = rows
 
     def observe(self) -> Tensor:
         return joined([observe(row) for row in self.rows])
 
-    def move(self, keep: Any, length: Any) -> None:
-        for row, *numbers in zip(self.rows, keep, length, strict=True):
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
+        for row, *numbers in zip(self.rows, keep, length, gain, strict=True):
             move(row, *numbers)
 
 
-def observe(row: Row) -> Tensor:
-    """An entry that is not finite, or too large to square, is a missing observation: no innovation, no news of the noise."""
+def observe(row: AdaptiveRow) -> Tensor:
+    """The noise. An entry that is not finite, or too large to square, is a missing observation: no innovation, no news."""
     if row.mean.dtype != row.param.dtype:
         follow_parameter(row.mean, row.param, row.alive)
-    M, r, g = row.read("M"), row.read("r"), row.gradient()
+    M, r = row.read("M"), row.read("r")
+    E, seen, missing = innovation(row, M)
+    variance = torch.where(seen, E.square().mul_(row.share), r)
+    weight = row.weight
+    new = torch.lerp(r, variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
+    least = learned.least_noise(M + E * row.gain)
+    row.write("r", torch.where(seen, torch.maximum(new, least), r))
+    s = row.noise_scale()
+    return sums(row, (s, M / s * M, M / s * E, E / s * E), missing)
+
+
+def innovation(row: AdaptiveRow, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E = G - M, which entries were observed, and how many are missing."""
+    g = row.gradient()
     seen = g.abs() <= row.limit  # False for NaN too
     missing = seen.numel() - seen.sum()
     seen = seen if row.alive is None else seen & row.alive
-    E = torch.where(seen, g - M, 0.0)
-    variance = torch.where(seen, E.square().mul_(row.share), r)
-    weight = row.weight
-    r.lerp_(variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
-    M.add_(E.mul_(row.gain))
-    if row.rounded:
-        row.write("M", M)
-        row.write("r", r)
-    return sums(row, missing)
+    return torch.where(seen, g - M, 0.0), seen, missing
 
 
-def sums(row: Row, missing: Tensor) -> Tensor:
-    M, s = row.read("M"), row.noise_scale()
+def sums(row: AdaptiveRow, terms: Sequence[Tensor], missing: Tensor) -> Tensor:
+    """Squares of the weights, the sums of ``terms``, and the number of missing entries."""
     away = row.mean if row.start is None else row.mean - row.start
     dtype = sum_dtype(row.mean.device)
-    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), s, M / s * M)), missing.to(dtype)])
+    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), *terms)), missing.to(dtype)])
 
 
-def move(row: Row, keep: Any, length: Any) -> None:
-    shift(row, row.read("M") / row.noise_scale(), keep, length)
+def move(row: AdaptiveRow, keep: Any, length: Any, gain: Any) -> None:
+    M = row.read("M")
+    E, _, _ = innovation(row, M)
+    M = M + E.mul_(gain.to(E) if isinstance(gain, Tensor) else gain)
+    row.write("M", M)
+    shift(row, M / row.noise_scale(), keep, length)
 
 
-def shift(row: Row, step: Tensor, keep: Any, length: Any) -> None:
+def shift(row: AdaptiveRow, step: Tensor, keep: Any, length: Any) -> None:
     """mean <- keep mean - length step, and the parameter after it."""
     if row.alive is not None:
         step = torch.where(row.alive, step, 0.0)

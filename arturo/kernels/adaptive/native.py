@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels import native
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.surrogates import learned
 
 OBSERVE, MOVE = range(2)
@@ -31,8 +31,8 @@ class Table(NamedTuple):
 class Native:
     """Rows that :func:`takes` takes."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        kinds: dict[int, list[Row]] = {}
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
+        kinds: dict[int, list[AdaptiveRow]] = {}
         for row in rows:
             kinds.setdefault(_FORMAT_OF[row.param.dtype, row.mean.dtype, row.state["M"].dtype], []).append(row)
         self.rows = [row for alike in kinds.values() for row in alike]
@@ -41,51 +41,63 @@ class Native:
         self.tables = [Table(kind, len(alike), _records(alike, grads)) for kind, alike in kinds.items()]
 
     def observe(self) -> Tensor:
-        sums = torch.empty(len(self.rows), 4, dtype=torch.float64)
-        self._call(OBSERVE, None, None, sums)
-        return sums
+        return self._call(OBSERVE)
 
-    def move(self, keep: Any, length: Any) -> None:
-        self._call(
-            MOVE, array("d", keep.tolist()), array("d", length.tolist()), torch.empty(len(self.rows), 4, dtype=torch.float64)
-        )
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
+        self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
 
-    def _call(self, kind: int, keep: array[float] | None, length: array[float] | None, sums: Tensor) -> None:
+    def _call(self, kind: int, *numbers: array[float]) -> Tensor:
+        sums = torch.empty(len(self.rows), 6, dtype=torch.float64)
         threads, at = torch.get_num_threads(), 0
         for table in self.tables:
-            numbers = (0 if x is None else x.buffer_info()[0] + 8 * at for x in (keep, length))
+            addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
             native.library().arturo_learned(
                 ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
-                *(ctypes.c_void_p(x) for x in numbers), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 32 * at),
+                *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 48 * at),
             )  # fmt: skip
             at += table.rows
+        return sums
 
 
-def takes(row: Row) -> bool:
+def takes(row: AdaptiveRow) -> bool:
     """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
-    param, grad, mean, M, r, start = row.param, row.grad, row.mean, row.state["M"], row.state["r"], row.start
+    param, grad, mean, state = row.param, row.grad, row.mean, row.state
+    M, r, start = state["M"], state["r"], state.get("start")
     if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype or type(grad) not in native.PLAIN:
         return False
-    strides = param.stride()
-    for x in (param, mean, M, r) if start is None else (param, mean, M, r, start):
-        if type(x) not in native.PLAIN or x.stride() != strides:
+    alike = (param, mean, M, r) if start is None else (param, mean, M, r, start)
+    contiguous = True
+    for x in alike:
+        if type(x) not in native.PLAIN:
             return False
-    return param.is_contiguous() or (param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last))
+        contiguous = contiguous and x.is_contiguous()
+    if contiguous:
+        return True
+    strides = param.stride()
+    dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
+    return dense and all(x.stride() == strides for x in alike)
 
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
-    """A gradient with the strides of its dense parameter: itself, or a copy."""
-    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+    """A gradient with the layout of its dense parameter: itself, or a copy."""
+    if (grad.is_contiguous() and param.is_contiguous()) or grad.stride() == param.stride():
+        return grad
+    return torch.empty_like(param).copy_(grad)
 
 
-def _records(rows: Sequence[Row], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
+def _records(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
     records = ctypes.create_string_buffer(_RECORD.size * len(rows))
+    size, rounded = _RECORD.size, rows[0].rounded
+    numbers: dict[tuple[int, int], tuple[float, ...]] = {}  # of a group's step: the same for most rows
     for i, row in enumerate(rows):
-        state, start = row.state, row.start
-        seed = row.seed if row.rounded else 0
+        state, group, start, mean = row.state, row.group, row.state.get("start"), row.mean
+        key = id(group), row.t
+        if key not in numbers:
+            sign = -1.0 if group["maximize"] else 1.0
+            numbers[key] = row.gain, row.share, row.weight, group["eps"], learned.SURE, sign, row.limit
         _RECORD.pack_into(
-            records, i * _RECORD.size, row.param.data_ptr(), next(grads).data_ptr(), row.mean.data_ptr(), state["M"].data_ptr(),
-            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), row.mean.numel(), row.first, seed, row.gain,
-            row.share, row.weight, row.group["eps"], learned.SURE, -1.0 if row.group["maximize"] else 1.0, row.limit,
+            records, i * size, row.param.data_ptr(), next(grads).data_ptr(), mean.data_ptr(), state["M"].data_ptr(),
+            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), mean.numel(), row.first,
+            row.seed if rounded else 0, *numbers[key],
         )  # fmt: skip
     return records

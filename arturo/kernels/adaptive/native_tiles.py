@@ -14,23 +14,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from arturo import kronecker
 from arturo.kernels import native
 from arturo.kernels.adaptive import tiles
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 PACK, OBSERVE, SCALE, UNPACK = range(4)
 LEAST, MOST = 1 << 15, 1 << 17  # entries: a batch below the first takes in another matrix, none exceeds the second
-_RECORD = struct.Struct("=7Q5q10d")  # struct TileRange of cpp/tiles.h
+_RECORD = struct.Struct("=7Q5q11d")  # struct TileRange of cpp/tiles.h
 _TURNED, _FACTORS = struct.Struct("=Q"), struct.Struct("=2d")  # its fields that change from pass to pass, and where they are
-_TURNED_AT, _FACTORS_AT = 4 * 8, 20 * 8
+_TURNED_AT, _FACTORS_AT = 4 * 8, 21 * 8
 
 
 class Part(NamedTuple):
     """``tiles`` tiles of a row from ``first`` on; ``place`` is that of its first tile among the tiles of all rows."""
 
-    row: Row
+    row: AdaptiveRow
     grad: Tensor  # row by row
     mean: Tensor  # row by row: a copy where the row's is not
     first: int
@@ -38,7 +39,7 @@ class Part(NamedTuple):
     place: int
 
 
-def takes(row: Row) -> bool:
+def takes(row: AdaptiveRow) -> bool:
     """Whether C++ can reach the tensors."""
     state = row.state["M"], row.state["r"]
     return (
@@ -66,7 +67,7 @@ class Batch:
             _RECORD.pack_into(
                 self.records, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(), state["M"].data_ptr() + first * size,
                 state["r"].data_ptr() + first * size, 0, seen + place, mean_s + 8 * place, first, some, row.grid.columns,
-                *self.tile, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR,
+                *self.tile, row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR, learned.FREEDOM,
                 -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
             )  # fmt: skip
             self.offsets.append(self.offsets[-1] + some * size)
@@ -93,30 +94,29 @@ class Batch:
                 _FACTORS.pack_into(self.records, i * _RECORD.size + _FACTORS_AT, *numbers[self.number + i])
         native.library().arturo_tiles(
             ctypes.c_int32(self.dtype == torch.float64), ctypes.c_int32(kind), ctypes.c_int64(len(self.parts)), self.records,
-            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums + 32 * self.number),
+            ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums + 48 * self.number),
         )  # fmt: skip
 
 
 class NativeTiles:
     """Rows that :func:`takes` takes."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        kinds: dict[Any, list[Row]] = {}
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
+        kinds: dict[Any, list[AdaptiveRow]] = {}
         for row in rows:
             assert row.grid is not None
             kinds.setdefault((row.grid[2:], row.mean.dtype), []).append(row)  # sides of a tile, and which of them turn
         self.rows = [row for alike in kinds.values() for row in alike]
         self.seen = bytearray(sum(row.grid.tiles for row in self.rows if row.grid is not None))
         self.mean_s = torch.zeros(len(self.seen), dtype=torch.float64)
-        self.sums = torch.zeros(len(self.rows), 4, dtype=torch.float64)
+        self.sums = torch.zeros(len(self.rows), 6, dtype=torch.float64)
         seen = ctypes.addressof(ctypes.c_char.from_buffer(self.seen))
         self.batches = [Batch(*batch, seen, self.mean_s.data_ptr()) for batch in _batches(self.rows)]
         most = {dtype: max(x.entries for x in self.batches if x.dtype == dtype) for dtype in {x.dtype for x in self.batches}}
         self.scratch = {dtype: (torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)) for dtype, n in most.items()}
 
     def observe(self) -> Tensor:
-        for row in self.rows:
-            tiles.refresh(row)
+        refresh(self.rows)
         sums = self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)
@@ -130,7 +130,7 @@ class NativeTiles:
             self._follow_factors(batch, X)
         return self.sums
 
-    def move(self, keep: Any, length: Any) -> None:
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
         numbers, sums = list(zip(keep.tolist(), length.tolist(), strict=True)), self.sums.data_ptr()
         for batch in self.batches:
             X, Y = self._buffers(batch)
@@ -160,7 +160,7 @@ class NativeTiles:
             at += part.tiles
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[tuple[list[Part], int]]:
+def _batches(rows: Sequence[AdaptiveRow]) -> Iterator[tuple[list[Part], int]]:
     """Parts and the number of the first one's row. Rows of equal tiles stand together; a long row is cut."""
     batch: list[Part] = []
     size = number = place = 0
@@ -186,5 +186,65 @@ def _batches(rows: Sequence[Row]) -> Iterator[tuple[list[Part], int]]:
         yield batch, number
 
 
-def _alike(a: Row, b: Row) -> bool:
+def refresh(rows: Sequence[AdaptiveRow]) -> None:
+    """:func:`arturo.kernels.adaptive.tiles.refresh` of all rows: sides of equal length get their new bases together."""
+    due: list[tuple[AdaptiveRow, slice]] = []
+    alike: dict[Any, list[tuple[Tensor, Tensor]]] = {}  # factors and bases that are due, by length and dtype
+    turns: dict[tuple[int, str], Any] = {}  # where a row's side is in these, then S and the order of its columns
+    for row in rows:
+        assert row.grid is not None
+        some = kronecker.due(row.t, tiles.first_tile(row), row.group["refresh"], row.grid.tiles)
+        if some is None:
+            continue
+        for name, n in kronecker.sides(row.grid):
+            together = alike.setdefault((n, row.mean.dtype), [])
+            turns[len(due), name] = (n, row.mean.dtype), len(together)
+            together.append((row.state[name].flatten(0, 1)[some], row.state["Q_" + name].flatten(0, 1)[some]))
+        due.append((row, some))
+    turned = {kind: _next_bases(together) for kind, together in alike.items()}
+    for index, (row, some) in enumerate(due):
+        assert row.grid is not None
+        M, r = (row.grid.view(row.state[name]).flatten(0, 1)[some] for name in ("M", "r"))
+        new_M, new_r = M, r
+        for name, _ in kronecker.sides(row.grid):
+            kind, place = turns[index, name]
+            S, order = turned[kind][place]
+            new_M = torch.bmm(S.mT, new_M) if name == "L" else torch.bmm(new_M, S)
+            dim, order = (-2, order.unsqueeze(-1)) if name == "L" else (-1, order.unsqueeze(-2))
+            new_r = new_r.gather(dim, order.expand_as(r))
+        M.copy_(new_M)
+        r.copy_(new_r)
+
+
+def _next_bases(together: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Turn these factors and bases, in place. Returns S and the order of the columns of each."""
+    counts = [len(factor) for factor, _ in together]
+    factors, bases = (torch.cat(some) for some in zip(*together, strict=True))
+    new, S, order = kronecker.next_basis(factors, bases, _ridged, _orthogonal)
+    factors = torch.bmm(torch.bmm(S.mT, factors), S)
+    for (factor, Q), own_factor, own_Q in zip(together, factors.split(counts), new.split(counts), strict=True):
+        factor.copy_(own_factor)
+        Q.copy_(own_Q)
+    return list(zip(S.split(counts), order.split(counts), strict=True))
+
+
+def _ridged(factors: Tensor) -> tuple[Tensor, Tensor]:
+    to, order = torch.empty_like(factors), torch.empty(factors.shape[:-1], dtype=torch.int64)
+    addresses = [ctypes.c_void_p(x.data_ptr()) for x in (factors, to, order)]
+    native.library().arturo_ridged(*_shape(factors), ctypes.c_double(kronecker.RIDGE), *addresses)
+    return to, order
+
+
+def _orthogonal(x: Tensor) -> Tensor:
+    native.library().arturo_orthogonal(*_shape(x), ctypes.c_void_p(x.data_ptr()))
+    return x
+
+
+def _shape(x: Tensor) -> tuple[Any, ...]:
+    """Whether they are wide, how many matrices, their side, and how many threads."""
+    wide, threads = ctypes.c_int32(x.dtype == torch.float64), ctypes.c_int32(torch.get_num_threads())
+    return wide, ctypes.c_int64(len(x)), ctypes.c_int32(x.shape[-1]), threads
+
+
+def _alike(a: AdaptiveRow, b: AdaptiveRow) -> bool:
     return a.grid is not None and b.grid is not None and a.grid[2:] == b.grid[2:] and a.mean.dtype == b.mean.dtype

@@ -16,7 +16,7 @@ from arturo.surrogates import learned
 ROUNDINGS = ("M", "r", "L", "R", "Q_L", "Q_R")  # buffers in bfloat16, by the number of their rounding bits
 
 
-class Row(NamedTuple):
+class AdaptiveRow(NamedTuple):
     """This process's part of one parameter, complex numbers as pairs of reals, and the numbers of its step."""
 
     param: Tensor
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
     def noise_scale(self) -> Tensor:
         """``s``, with the order of the state. Turned, directions that no gradient has must not count as noiseless."""
-        s = learned.noise_scale(self.read("r"), self.read("M"), self.group["eps"])
+        s = learned.noise_scale(self.read("r"), self.group["eps"])
         if self.grid is not None:
             tiles = self.grid.view(s)
             tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=learned.FLOOR)

@@ -10,24 +10,24 @@ from torch import Tensor
 
 from arturo import kronecker
 from arturo.kernels.adaptive import eager
-from arturo.kernels.adaptive.row import Row
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 
 class Tiles:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         self.rows = rows
 
     def observe(self) -> Tensor:
         return eager.joined([observe(row) for row in self.rows])
 
-    def move(self, keep: Any, length: Any) -> None:
+    def move(self, keep: Any, length: Any, gain: Any) -> None:
         for row, *numbers in zip(self.rows, keep, length, strict=True):
             move(row, *numbers)
 
 
-def observe(row: Row) -> Tensor:
+def observe(row: AdaptiveRow) -> Tensor:
     """A tile with a missing entry is missing as a whole, since turning spreads every entry over all of it."""
     grid = row.grid
     assert grid is not None
@@ -44,16 +44,16 @@ def observe(row: Row) -> Tensor:
         refresh(row)
     E = torch.where(seen, kronecker.turn(tiles, *bases(row)) - M, 0.0)
     follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
-    variance = torch.where(seen, E.square().mul_(row.share), r)
-    r.lerp_(variance, row.weight)
-    M.add_(E.mul_(row.gain))
-    if row.rounded:
-        row.write("M", M)
-        row.write("r", r)
-    return eager.sums(row, missing)
+    new = torch.lerp(r, E.square().mul_(row.share), row.weight)
+    row.write("r", torch.where(seen, torch.maximum(new, learned.least_noise(M + row.gain * E)), r))
+    s = grid.view(row.noise_scale())
+    surprise = row.share * (E / s * E).sum((-2, -1), keepdim=True) / s.sum((-2, -1), keepdim=True)
+    row.write("M", M + E * (row.gain * learned.trust(surprise)))
+    M, none = grid.view(row.read("M")), E.new_zeros(1)
+    return eager.sums(row, (s, M / s * M, none, none), missing)
 
 
-def move(row: Row, keep: Any, length: Any) -> None:
+def move(row: AdaptiveRow, keep: Any, length: Any) -> None:
     grid = row.grid
     assert grid is not None
     tiles = grid.view(row.read("M") / row.noise_scale())
@@ -61,13 +61,13 @@ def move(row: Row, keep: Any, length: Any) -> None:
     eager.shift(row, step, keep, length)
 
 
-def first_tile(row: Row) -> int:
+def first_tile(row: AdaptiveRow) -> int:
     """The place of the row's first tile among the tiles that take turns: shards go on where the one before ends."""
     assert row.grid is not None
     return row.number + row.first // (row.grid.height * row.grid.width)
 
 
-def follow_factors(row: Row, E: Tensor, seen: Tensor | None, first: int = 0) -> None:
+def follow_factors(row: AdaptiveRow, E: Tensor, seen: Tensor | None, first: int = 0) -> None:
     """E E^T and E^T E of the tiles that are due into the factors' running means. ``E`` begins with tile ``first``.
 
     ``seen`` tells missing tiles; None: none is missing.
@@ -75,7 +75,7 @@ def follow_factors(row: Row, E: Tensor, seen: Tensor | None, first: int = 0) -> 
     due, steps = kronecker.counted(row.t, first_tile(row) + first, kronecker.COUNTED_EVERY, len(E))
     if due is None:
         return
-    tiles, weight = range(first, first + len(E))[due], learned.noise_weight(kronecker.BASIS_BETA, row.t, steps)
+    tiles, weight = range(first, first + len(E))[due], learned.factor_weight(kronecker.BASIS_BETA, row.t, steps)
     E = E[due]
     for name, _ in kronecker.sides(row.grid):
         here = slice(tiles.start, tiles.stop, tiles.step)
@@ -89,14 +89,14 @@ def follow_factors(row: Row, E: Tensor, seen: Tensor | None, first: int = 0) -> 
             row.write(name, factors, here)
 
 
-def begin(row: Row, tiles: Tensor) -> None:
+def begin(row: AdaptiveRow, tiles: Tensor) -> None:
     """The first gradient makes the first bases."""
     for name, _ in kronecker.sides(row.grid):
         Q = kronecker.first_basis(tiles @ tiles.mT if name == "L" else tiles.mT @ tiles)
         row.write("Q_" + name, Q)
 
 
-def refresh(row: Row) -> None:
+def refresh(row: AdaptiveRow) -> None:
     """Bring the bases that are due up to date, and what is kept in them along."""
     grid = row.grid
     assert grid is not None
@@ -116,6 +116,6 @@ def refresh(row: Row) -> None:
     row.write("r", r, due)
 
 
-def bases(row: Row) -> list[Tensor | None]:
+def bases(row: AdaptiveRow) -> list[Tensor | None]:
     """``Q_L`` and ``Q_R`` of all tiles; None for a side that does not turn."""
     return [row.read(name) if name in row.state else None for name in ("Q_L", "Q_R")]

@@ -11,6 +11,7 @@
 
 #include "chunk.h"
 #include "half.h"
+#include "householder.h"
 #include "portable.h"
 #include "tiles.h"
 
@@ -22,19 +23,22 @@ constexpr int64_t ROUND = 8192;        // blocks between two additions of their 
 struct Block {
     const LearnedTensor* tensor;
     int64_t offset, size;
-    double keep, length;
-};
-
-struct Kept {  // a chunk of bfloat16 state as stored
-    uint16_t *M, *r;
-    Rounded rounding;  // its key and spread
+    double keep, length, gain;
 };
 
 // A template cannot be cloned for an instruction set, these can.
-#define PASSES(T)                                                                                                          \
-    CLONES Sums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { return observe_learned(t, n, k); } \
+#define PASSES(T)                                                                                                         \
+    CLONES LearnedSums observe(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {                            \
+        return observe_learned(t, n, k);                                                                           \
+    }                                                                                                                    \
     CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
-    CLONES Sums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) { return tile_pass<T>(pass, range, number); }
+    CLONES void add_ridge(const T* factor, int n, double ridge, T* to, int64_t* order) {                                 \
+        ridged(factor, n, T(ridge), to, order);                                                                          \
+    }                                                                                                                    \
+    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }                                                       \
+    CLONES LearnedSums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) {                             \
+        return tile_pass<T>(pass, range, number);                                                                        \
+    }
 PASSES(float)
 PASSES(double)
 #undef PASSES
@@ -46,17 +50,12 @@ CONVERSIONS(Brain)
 CONVERSIONS(Half)
 #undef CONVERSIONS
 
-CLONES double learn_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k, const Kept& kept) {
-    const double missing = k.late ? learn_loop<true>(t, n, k) : learn_loop<false>(t, n, k);
-    round_chunk(t.M, kept.M, n, kept.rounding, 0);
-    round_chunk(t.r, kept.r, n, kept.rounding, 1);
-    widen_chunk<Brain>(kept.M, t.M, n);  // the step follows the model as it is stored
-    widen_chunk<Brain>(kept.r, t.r, n);
-    return missing;
+CLONES LearnedSums observe_kept(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    return observe_rounded(kept, t, n, k);
 }
 
-CLONES Sums sum_rounded(const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
-    return t.start ? learned_sums<true>(t, n, k) : learned_sums<false>(t, n, k);
+CLONES void move_kept(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    move_rounded(kept, t, n, k);
 }
 
 enum Pass { OBSERVE, MOVE };
@@ -69,13 +68,13 @@ S* as(void* p, int64_t at) {
 
 // H: the parameter's half precision, or Same; T: the mean's type; ROUNDED: state in bfloat16.
 template <class H, class T, bool ROUNDED>
-Sums work(Pass pass, const Block& block) {
+LearnedSums work(Pass pass, const Block& block) {
     constexpr bool half = !std::is_same<H, Same>::value;
-    constexpr int STRETCH = half ? CHUNK : 4 * CHUNK;  // buffers are short; otherwise fewer calls
+    constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
-    const LearnedNumbers<T> k(tensor, block.keep, block.length);
-    Sums sums = {0, 0, 0, 0};
-    T widened[half ? CHUNK : 1], M[ROUNDED ? CHUNK : 1], r[ROUNDED ? CHUNK : 1];
+    const LearnedNumbers<T> k(tensor, block.keep, block.length, block.gain);
+    LearnedSums sums = {0, 0, 0, 0, 0, 0};
+    T widened[half ? CHUNK : 1];
     int n;
     for (int64_t done = 0; done < block.size; done += n) {
         const int64_t at = block.offset + done, index = tensor.index + at;
@@ -84,32 +83,25 @@ Sums work(Pass pass, const Block& block) {
         LearnedChunk<T> t = {as<T>(tensor.mean, at), as<T>(tensor.grad, at), as<T>(tensor.M, at), as<T>(tensor.r, at),
                              as<T>(tensor.start, at)};
         if constexpr (half) {
-            if (pass == OBSERVE) {
-                widen(H(), as<uint16_t>(tensor.grad, at), widened, n);
-                follow(H(), as<uint16_t>(tensor.param, at), t.mean, n);
-                t.grad = widened;
-            }
+            widen(H(), as<uint16_t>(tensor.grad, at), widened, n);
+            t.grad = widened;
+            if (pass == OBSERVE) follow(H(), as<uint16_t>(tensor.param, at), t.mean, n);
         }
         if constexpr (ROUNDED) {
-            Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), {}};
-            kept.rounding.spread = SPREAD.of + index % CHUNK;
-            kept.rounding.key = chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK));
-            t.M = M;
-            t.r = r;
-            widen(Brain(), kept.M, M, n);
-            widen(Brain(), kept.r, r, n);
+            const Kept kept = {as<uint16_t>(tensor.M, at), as<uint16_t>(tensor.r, at), SPREAD.of + index % CHUNK,
+                               chunk_key(uint32_t(tensor.seed), uint64_t(index / CHUNK))};
             if (pass == OBSERVE) {
-                const double missing = learn_rounded(t, n, k, kept);
-                sums.add(sum_rounded(t, n, k));
-                sums.missing += missing;
+                sums.add(observe_kept(kept, t, n, k));
+            } else {
+                move_kept(kept, t, n, k);
             }
         } else if (pass == OBSERVE) {
             sums.add(observe(t, n, k));
-        }
-        if (pass == MOVE) {
+        } else {
             move(t, n, k);
-            if constexpr (half) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
         }
+        if constexpr (half)
+            if (pass == MOVE) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
     }
     return sums;
 }
@@ -120,17 +112,18 @@ constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
 
 }  // namespace
 
-// format: an entry of FORMATS; pass: 0 observe, 1 move, with keep and length of every tensor. out: four sums per tensor.
+// format: an entry of FORMATS; pass: 0 observe, 1 move, with keep, length and gain of every tensor. out: LearnedSums per tensor.
 EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const LearnedTensor* list, const double* keeps,
-                           const double* lengths, int32_t threads, double* out) {
+                           const double* lengths, const double* gains, int32_t threads, double* out) {
     const auto function = FORMATS.begin()[format];
-    Sums* sums = reinterpret_cast<Sums*>(out);
+    LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
     std::vector<Block> blocks;
-    std::vector<Sums> parts;
-    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0};
+    std::vector<LearnedSums> parts;
+    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0, 0, 0};
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();
+        int64_t entries = 0;
         while (tensor < tensors && int64_t(blocks.size()) < ROUND) {
             const int64_t left = list[tensor].size - offset;
             if (left <= 0) {
@@ -138,28 +131,30 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
                 offset = 0;
                 continue;
             }
-            blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, pass == MOVE ? keeps[tensor] : 0,
-                              pass == MOVE ? lengths[tensor] : 0});
+            const bool moves = pass == MOVE;
+            blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, moves ? keeps[tensor] : 0,
+                              moves ? lengths[tensor] : 0, moves ? gains[tensor] : list[tensor].gain});
+            entries += blocks.back().size;
             offset += BLOCK;
         }
         const int64_t count = static_cast<int64_t>(blocks.size());
         parts.resize(blocks.size());
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 4)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && entries > 4 * BLOCK)
         for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j]);
         for (int64_t j = 0; j < count; ++j) sums[blocks[j].tensor - list].add(parts[j]);
     }
 }
 
-// wide: float64, not float32; pass: a TilePass. out: four sums per range, added to what is there.
+// wide: float64, not float32; pass: a TilePass. out: LearnedSums per range, added to what is there.
 EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileRange* list, int32_t threads, double* out) {
-    Sums* sums = reinterpret_cast<Sums*>(out);
+    LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
     std::vector<std::pair<int64_t, int64_t>> tiles;  // range, number in it
     int64_t entries = 0;
     for (int64_t i = 0; i < ranges; ++i) {
         for (int64_t j = 0; j < list[i].count; ++j) tiles.push_back({i, j});
         entries += list[i].count * list[i].height * list[i].width;
     }
-    std::vector<Sums> parts(tiles.size());
+    std::vector<LearnedSums> parts(tiles.size());
     const int64_t count = static_cast<int64_t>(tiles.size());
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 1 && entries > 4 * BLOCK)
     for (int64_t j = 0; j < count; ++j) {
@@ -168,4 +163,31 @@ EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileR
                         : pass_tile(float(), TilePass(pass), range, tiles[j].second);
     }
     for (int64_t j = 0; j < count; ++j) sums[tiles[j].first].add(parts[j]);
+}
+
+template <class F>
+static void for_each_matrix(int64_t count, int64_t size, int32_t threads, F function) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1 && count * size > 4 * BLOCK)
+    for (int64_t i = 0; i < count; ++i) function(i, i * size);
+}
+
+// wide: float64, not float32. ``count`` factors of n x n, one after the other, with ridge and sorted columns; and their orders.
+EXPORT void arturo_ridged(int32_t wide, int64_t count, int32_t n, int32_t threads, double ridge, const void* factors, void* to,
+                          int64_t* orders) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t i, int64_t at) {
+        if (wide)
+            add_ridge(static_cast<const double*>(factors) + at, n, ridge, static_cast<double*>(to) + at, orders + i * n);
+        else
+            add_ridge(static_cast<const float*>(factors) + at, n, ridge, static_cast<float*>(to) + at, orders + i * n);
+    });
+}
+
+// The same of ``count`` matrices that become the Q of their QR decompositions.
+EXPORT void arturo_orthogonal(int32_t wide, int64_t count, int32_t n, int32_t threads, void* matrices) {
+    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t, int64_t at) {
+        if (wide)
+            make_orthogonal(static_cast<double*>(matrices) + at, n);
+        else
+            make_orthogonal(static_cast<float*>(matrices) + at, n);
+    });
 }

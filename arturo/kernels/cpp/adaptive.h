@@ -1,9 +1,9 @@
 // AdaArturo's passes: arturo/surrogates/learned.py as loops over a chunk, for tensors whose Gaussian is diagonal in the weights
 // themselves. tiles.h has those for tensors that are turned.
 //
-// observe: M += K E, r += w (share E^2 - r) with E = g - M, and three sums; move: mean = keep mean - length M / s. s is never
-// stored: a root costs less than four bytes of traffic. Nothing is prefetched by hand: the loops wait for memory, and the
-// processor's own prefetching does better (measured: 38 GB/s without, 26 to 31 with).
+// observe: r += w (share E^2 - r) with E = g - M, and sums, from which follows how far E is trusted; move: M += gain E,
+// mean = keep mean - length M / s. s is never stored: a root costs less than four bytes of traffic. 44 bytes per weight. Nothing
+// is prefetched by hand: the loops wait for memory, and the processor's own prefetching does better.
 
 #pragma once
 
@@ -29,8 +29,8 @@ struct LearnedNumbers {
     T gain, share, weight, rest, eps, sure, sign, limit, keep, length;
     bool late;  // the newest counts most: interpolate from there, as torch.lerp does
     template <class Step>  // a LearnedTensor, or another record with these fields
-    LearnedNumbers(const Step& t, double keep_, double length_)
-        : gain(t.gain), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
+    LearnedNumbers(const Step& t, double keep_, double length_, double gain_)
+        : gain(gain_), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
           limit(t.limit), keep(keep_), length(length_), late(T(t.weight) >= T(0.5)) {}
 };
 
@@ -42,93 +42,130 @@ struct LearnedChunk {
     const T* start;
 };
 
+// Sums of a row: squares of the mean (or of its distance from the start), of s, M^2 / s, M E / s, E^2 / s; missing entries.
+struct LearnedSums {
+    double squares, S, MM, ME, EE, missing;
+    void add(const LearnedSums& other) {
+        squares += other.squares;
+        S += other.S;
+        MM += other.MM;
+        ME += other.ME;
+        EE += other.EE;
+        missing += other.missing;
+    }
+};
+
+struct Kept {  // a chunk of bfloat16 state as stored
+    uint16_t *M, *r;
+    const uint16_t* spread;  // SPREAD from the first entry on
+    uint32_t key;            // of the rounding bits
+};
+
 template <class T>
-INLINE T noise_scale(T r, T M, T eps, T sure) {
-    const T least = sure * M, square = least * least;
-    const T s = std::sqrt(r > square ? r : square) + eps;
+INLINE T noise_scale(T r, T eps) {
+    const T s = std::sqrt(r) + eps;
     return s > std::numeric_limits<T>::min() ? s : std::numeric_limits<T>::min();
 }
 
+// r after an innovation E that was seen.
 template <bool LATE, class T>
-INLINE T newer(T r, T variance, T weight, T rest) {
-    return LATE ? variance - (variance - r) * rest : r + weight * (variance - r);
+INLINE T newer(T r, T M, T E, const LearnedNumbers<T>& k) {
+    const T variance = E * E * k.share, sure = k.sure * (M + k.gain * E), least = sure * sure;
+    const T next = LATE ? variance - (variance - r) * k.rest : r + k.weight * (variance - r);
+    return next > least ? next : least;
 }
 
-// Filter and noise. Returns the number of missing gradients.
-template <bool LATE, class T>
-INLINE double learn_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
-    const T* __restrict grad_ = t.grad;
-    T *__restrict M_ = t.M, *__restrict r_ = t.r;
-    T missing = 0;
-#pragma omp simd reduction(+ : missing)
-    for (int i = 0; i < n; ++i) {
-        const T g = grad_[i], M = M_[i], r = r_[i], innovation = sign * g - M;
-        const bool seen = std::fabs(g) <= limit;  // false for NaN too
-        const T E = seen ? innovation : T(0);
-        const T next = newer<LATE>(r, E * E * share, weight, rest);
-        M_[i] = M + gain * E;
-        r_[i] = seen ? next : r;
-        missing += seen ? T(0) : T(1);
-    }
-    return double(missing);
-}
+// What one entry adds to the sums.
+#define ADD_UP(AWAY, NEW_R, M, E, SEEN)                               \
+    const auto s = noise_scale(NEW_R, k.eps);                         \
+    const auto inverse = 1 / s, away = AWAY;                          \
+    squares += away * away;                                           \
+    S += s;                                                           \
+    MM += M * inverse * M;                                            \
+    ME += M * inverse * E;                                            \
+    EE += E * inverse * E;                                            \
+    missing += SEEN ? 0 : 1
 
-// Squares of the mean (or of its distance from the start), sum of s, sum of M^2 / s.
-template <bool START, class T>
-INLINE Sums learned_sums(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    const T eps = k.eps, sure = k.sure;
-    const T *__restrict mean_ = t.mean, *__restrict M_ = t.M, *__restrict r_ = t.r, *__restrict start_ = t.start;
-    T squares = 0, S = 0, A = 0;
-#pragma omp simd reduction(+ : squares, S, A)
-    for (int i = 0; i < n; ++i) {
-        const T M = M_[i], s = noise_scale(r_[i], M, eps, sure), away = START ? mean_[i] - start_[i] : mean_[i];
-        squares += away * away;
-        S += s;
-        A += M / s * M;
-    }
-    return {double(squares), double(S), double(A), 0};
-}
-
-// Both in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole and for
-// missing gradients, since masks cost less here than a look at the gradients beforehand.
+// Noise and sums in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole
+// and for missing gradients, since masks cost less here than a look at the gradients beforehand.
 template <bool START, bool LATE, class T>
-INLINE Sums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    const T gain = k.gain, share = k.share, weight = k.weight, rest = k.rest, sign = k.sign, limit = k.limit;
-    const T eps = k.eps, sure = k.sure;
-    const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
-    T *__restrict M_ = t.M, *__restrict r_ = t.r;
-    T squares = 0, S = 0, A = 0, missing = 0;
-#pragma omp simd reduction(+ : squares, S, A, missing)
+INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
+    const LearnedNumbers<T> k = numbers;
+    const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start, *__restrict M_ = t.M;
+    T* __restrict r_ = t.r;
+    T squares = 0, S = 0, MM = 0, ME = 0, EE = 0, missing = 0;
+#pragma omp simd reduction(+ : squares, S, MM, ME, EE, missing)
     for (int i = 0; i < n; ++i) {
-        const T g = grad_[i], M = M_[i], r = r_[i], innovation = sign * g - M;
-        const bool seen = std::fabs(g) <= limit;  // false for NaN too
-        const T E = seen ? innovation : T(0), next = newer<LATE>(r, E * E * share, weight, rest);
-        const T new_M = M + gain * E, new_r = seen ? next : r, s = noise_scale(new_r, new_M, eps, sure);
-        const T away = START ? mean_[i] - start_[i] : mean_[i];
-        M_[i] = new_M;
+        const T g = grad_[i], M = M_[i], r = r_[i], innovation = k.sign * g - M;
+        const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
+        const T E = seen ? innovation : T(0), next = newer<LATE>(r, M, E, k), new_r = seen ? next : r;
         r_[i] = new_r;
-        squares += away * away;
-        S += s;
-        A += new_M / s * new_M;
-        missing += seen ? T(0) : T(1);
+        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
     }
-    return {double(squares), double(S), double(A), double(missing)};
+    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
 }
 
 template <class T>
-INLINE Sums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+INLINE LearnedSums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
     if (k.late) return t.start ? observe_loop<true, true>(t, n, k) : observe_loop<false, true>(t, n, k);
     return t.start ? observe_loop<true, false>(t, n, k) : observe_loop<false, false>(t, n, k);
 }
 
+// The same for bfloat16 state: the step follows the noise as it is stored.
+template <bool START, bool LATE>
+INLINE LearnedSums rounded_loop(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
+    const LearnedNumbers<float> k = numbers;
+    const Draws for_r = draws(kept.key, 1);
+    const float *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
+    const uint16_t *__restrict spread_ = kept.spread, *__restrict M_ = kept.M;
+    uint16_t* __restrict r_ = kept.r;
+    float squares = 0, S = 0, MM = 0, ME = 0, EE = 0, missing = 0;
+#pragma omp simd reduction(+ : squares, S, MM, ME, EE, missing)
+    for (int i = 0; i < n; ++i) {
+        const float g = grad_[i], M = Brain::load(M_[i]), r = Brain::load(r_[i]), innovation = k.sign * g - M;
+        const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
+        const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, M, E, k);
+        const uint16_t stored = round_up_or_down(seen ? next : r, spread_[i], for_r);
+        r_[i] = stored;
+        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
+    }
+    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
+}
+
+INLINE LearnedSums observe_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    if (k.late) return t.start ? rounded_loop<true, true>(kept, t, n, k) : rounded_loop<false, true>(kept, t, n, k);
+    return t.start ? rounded_loop<true, false>(kept, t, n, k) : rounded_loop<false, false>(kept, t, n, k);
+}
+#undef ADD_UP
+
 template <class T>
-INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    const T eps = k.eps, sure = k.sure, keep = k.keep, length = k.length;
-    const T *__restrict M_ = t.M, *__restrict r_ = t.r;
-    T* __restrict mean_ = t.mean;
+INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
+    const LearnedNumbers<T> k = numbers;
+    const T *__restrict grad_ = t.grad, *__restrict r_ = t.r;
+    T *__restrict mean_ = t.mean, *__restrict M_ = t.M;
 #pragma omp simd
-    for (int i = 0; i < n; ++i) mean_[i] = mean_[i] * keep - M_[i] / noise_scale(r_[i], M_[i], eps, sure) * length;
+    for (int i = 0; i < n; ++i) {
+        const T g = grad_[i], M = M_[i], innovation = k.sign * g - M;
+        const T E = std::fabs(g) <= k.limit ? innovation : T(0), new_M = M + k.gain * E;
+        M_[i] = new_M;
+        mean_[i] = mean_[i] * k.keep - new_M / noise_scale(r_[i], k.eps) * k.length;
+    }
+}
+
+INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
+    const LearnedNumbers<float> k = numbers;
+    const Draws for_M = draws(kept.key, 0);
+    const float* __restrict grad_ = t.grad;
+    const uint16_t *__restrict spread_ = kept.spread, *__restrict r_ = kept.r;
+    uint16_t* __restrict M_ = kept.M;
+    float* __restrict mean_ = t.mean;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+        const float g = grad_[i], M = Brain::load(M_[i]), innovation = k.sign * g - M;
+        const float E = std::fabs(g) <= k.limit ? innovation : 0.0f, new_M = M + k.gain * E;
+        M_[i] = round_up_or_down(new_M, spread_[i], for_M);
+        mean_[i] = mean_[i] * k.keep - new_M / noise_scale(Brain::load(r_[i]), k.eps) * k.length;
+    }
 }
 
 }  // namespace

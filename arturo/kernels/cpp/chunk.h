@@ -48,16 +48,4 @@ struct Numbers {  // the constants as the loops want them
           length(k.scale * k.s_w) {}
 };
 
-// Prefetch the next chunk of these arrays while this one is worked on: one cache line in eight, the hardware prefetcher does
-// the rest. Prefetching every line is slower than none at all. Beyond an array's end nothing happens.
-template <class... Arrays>
-INLINE void fetch_next(const Arrays*... arrays) {
-#if defined(__GNUC__)
-    const auto fetch = [](const void* from, int bytes) {
-        for (int i = 0; i < bytes; i += 512) __builtin_prefetch(static_cast<const char*>(from) + bytes + i);
-    };
-    (fetch(arrays, CHUNK * int(sizeof *arrays)), ...);
-#endif
-}
-
 }  // namespace

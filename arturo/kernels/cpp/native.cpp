@@ -124,6 +124,7 @@ EXPORT void arturo_pass(int32_t format, int32_t pass, int64_t tensors, const int
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();
+        int64_t entries = 0;
         owners.clear();
         while (tensor < tensors && int64_t(blocks.size()) < ROUND) {
             const int64_t left = sizes[tensor] - offset;
@@ -135,11 +136,12 @@ EXPORT void arturo_pass(int32_t format, int32_t pass, int64_t tensors, const int
             blocks.push_back({pointers + FIELDS * tensor, offset, left < BLOCK ? left : BLOCK, first[tensor] != 0,
                               seeds[tensor], indices[tensor]});
             owners.push_back(tensor);
+            entries += blocks.back().size;
             offset += BLOCK;
         }
         const int64_t count = static_cast<int64_t>(blocks.size());
         parts.resize(blocks.size());
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 4)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && entries > 4 * BLOCK)
         for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j], *k);
         for (int64_t j = 0; j < count; ++j) sums[owners[j]].add(parts[j]);
     }
@@ -151,6 +153,11 @@ EXPORT void arturo_count(int64_t tensors, void* const* steps_then_etas, double e
         *static_cast<float*>(steps_then_etas[i]) += 1;
         *static_cast<double*>(steps_then_etas[tensors + i]) = eta;
     }
+}
+
+// One more step, in every parameter's state of AdaArturo.
+EXPORT void arturo_count_steps(int64_t tensors, float* const* steps) {
+    for (int64_t i = 0; i < tensors; ++i) *steps[i] += 1;
 }
 
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Passes over memory, called through ctypes.", -1, nullptr,

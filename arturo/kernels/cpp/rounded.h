@@ -1,4 +1,5 @@
-// State in bfloat16: a chunk of it is widened into buffers, worked on as float32 is, and rounded back stochastically.
+// State in bfloat16: widened, worked on as float32 is, and rounded back stochastically, in one loop. What the sums of a chunk
+// need is left in buffers, so that they are added in the order of float32 state.
 
 #pragma once
 
@@ -42,35 +43,41 @@ struct Rounded {  // a chunk as stored
     uint32_t key;            // of the rounding bits
 };
 
-struct Widened {
-    float prec[CHUNK], a[CHUNK], b[CHUNK], P_1[CHUNK], P_2[CHUNK], P_3[CHUNK];
+struct Draws {  // of one rounding of a chunk
+    uint16_t key, factor;
 };
 
-// Up where what is cut off and the draw carry over. ``number`` tells the roundings of a step apart.
-INLINE void round_chunk(const float* from, uint16_t* to, int n, const Rounded& t, uint32_t number) {
-    const uint32_t word = mix(t.key + number);
-    const uint16_t key = uint16_t(word), factor = uint16_t(word >> 16 | 1);
-    const uint16_t* __restrict spread_ = t.spread;
-    const float* __restrict from_ = from;
-    uint16_t* __restrict to_ = to;
-#pragma omp simd
-    for (int i = 0; i < n; ++i) {
-        const uint16_t draw = uint16_t(uint16_t(spread_[i] ^ key) * factor);
-        to_[i] = uint16_t((bits_as<uint32_t>(from_[i]) + draw) >> 16);
-    }
+// ``number`` tells the roundings of a step apart.
+INLINE Draws draws(uint32_t key, uint32_t number) {
+    const uint32_t word = mix(key + number);
+    return {uint16_t(word), uint16_t(word >> 16 | 1)};
 }
 
-// variance_loop of the factor P_aa, P_slope, P_rest.
-template <bool ALL>
-INLINE void factor_loop(const Chunk<float>& t, int n, const Numbers<float>& k, float* K_a, float* K_b) {
-    const float q = k.q, r = k.r, q_2 = k.q_2, decay = k.decay, limit = k.limit;
+INLINE uint16_t round_up_or_down(float x, uint16_t spread, Draws d) {  // up where what is cut off and the draw carry over
+    const uint16_t draw = uint16_t(uint16_t(spread ^ d.key) * d.factor);
+    return uint16_t((bits_as<uint32_t>(x) + draw) >> 16);
+}
+
+// The whole filter, its variance as the factor P_aa, P_slope, P_rest. a and b go to the buffers as they are stored: the step
+// follows those. Returns the number of missing gradients.
+template <bool FIRST>
+INLINE double rounded_loop(const Rounded& t, int n, const Numbers<float>& k, float* a_buffer, float* b_buffer, float* prec_buffer) {
+    const float q = k.q, r = k.r, q_2 = k.q_2, decay = k.decay, limit = k.limit, factor = k.factor, a_0 = k.a_0;
+    const float start_m = k.start_m;
+    const Draws for_a = draws(t.key, 0), for_b = draws(t.key, 1), for_aa = draws(t.key, 2), for_slope = draws(t.key, 3),
+                for_rest = draws(t.key, 4);
+    float missing = 0;
     const float *__restrict mean_ = t.mean, *__restrict grad_ = t.grad;
-    float *__restrict aa_ = t.P_1, *__restrict slope_ = t.P_2, *__restrict rest_ = t.P_3;
-    float *__restrict K_a_ = K_a, *__restrict K_b_ = K_b;
-#pragma omp simd
+    const uint16_t *__restrict spread_ = t.spread, *__restrict prec_ = t.prec;
+    uint16_t *__restrict a_ = t.a, *__restrict b_ = t.b, *__restrict aa_ = t.P_1, *__restrict slope_ = t.P_2;
+    uint16_t* __restrict rest_ = t.P_3;
+    float *__restrict a_to = a_buffer, *__restrict b_to = b_buffer, *__restrict prec_to = prec_buffer;
+#pragma omp simd reduction(+ : missing)
     for (int i = 0; i < n; ++i) {
-        const float m = mean_[i] * decay, slope = slope_[i], rest = rest_[i];
-        float aa = aa_[i];
+        const float raw = grad_[i], m = mean_[i] * decay;
+        const bool seen = std::fabs(raw) <= limit;  // false for NaN too
+        const float slope = Brain::load(slope_[i]), rest = Brain::load(rest_[i]);
+        float aa = Brain::load(aa_[i]), a = Brain::load(a_[i]), b = Brain::load(b_[i]);
         const float ab = slope * aa;
         float bb = rest + slope * ab;
         const float det = aa * rest + q * (aa + bb) + q_2;
@@ -78,63 +85,64 @@ INLINE void factor_loop(const Chunk<float>& t, int n, const Numbers<float>& k, f
         bb += q;
         const float h = ab + m * aa, r_aa = r * aa, sum = r_aa + det;
         const float inverse_v = aa / (r_aa + (h * h + det));
-        K_a_[i] = h * inverse_v;
-        K_b_[i] = (bb + m * ab) * inverse_v;
-        const bool seen = ALL || std::fabs(grad_[i]) <= limit;
+        const float K_a = h * inverse_v, K_b = (bb + m * ab) * inverse_v;
         const float inverse = 1.0f / (seen ? sum : aa);
-        aa_[i] = seen ? sum * inverse_v : aa;
-        slope_[i] = (seen ? r * ab - m * det : ab) * inverse;
-        rest_[i] = (seen ? r * det : det) * inverse;
+        const float g = seen ? factor * raw : 0.0f;
+        if (FIRST) b = g + (seen ? start_m : -a_0) * m;
+        const float error = seen ? g - (a * m + b) : 0.0f;
+        a = a + K_a * error;
+        b = b + K_b * error;
+        const uint16_t spread = spread_[i], a_stored = round_up_or_down(a, spread, for_a);
+        const uint16_t b_stored = round_up_or_down(b, spread, for_b);
+        a_[i] = a_stored;
+        b_[i] = b_stored;
+        aa_[i] = round_up_or_down(seen ? sum * inverse_v : aa, spread, for_aa);
+        slope_[i] = round_up_or_down((seen ? r * ab - m * det : ab) * inverse, spread, for_slope);
+        rest_[i] = round_up_or_down((seen ? r * det : det) * inverse, spread, for_rest);
+        a_to[i] = Brain::load(a_stored);
+        b_to[i] = Brain::load(b_stored);
+        prec_to[i] = Brain::load(prec_[i]);
+        missing += seen ? 0.0f : 1.0f;
     }
-}
-
-INLINE Chunk<float> widen_model(const Rounded& t, int n, Widened& w) {
-    widen_chunk<Brain>(t.prec, w.prec, n);
-    widen_chunk<Brain>(t.a, w.a, n);
-    widen_chunk<Brain>(t.b, w.b, n);
-    return {t.mean, t.grad, w.prec, w.a, w.b, w.P_1, w.P_2, w.P_3};
+    return double(missing);
 }
 
 INLINE Sums observe_chunk(const Rounded& t, int n, bool first, const Numbers<float>& k) {
-    Widened w;
-    fetch_next(t.mean, t.grad);
-    const Chunk<float> c = widen_model(t, n, w);
-    fetch_next(t.P_1, t.P_2, t.P_3);
-    widen_chunk<Brain>(t.P_1, w.P_1, n);
-    widen_chunk<Brain>(t.P_2, w.P_2, n);
-    widen_chunk<Brain>(t.P_3, w.P_3, n);
-    float K_a[CHUNK], K_b[CHUNK];
-    double missing = 0;
-    if (!first && all_seen(t.grad, n, k.limit)) {
-        factor_loop<true>(c, n, k, K_a, K_b);
-        model_loop<true, false>(c, n, first, k, K_a, K_b);
-    } else {
-        factor_loop<false>(c, n, k, K_a, K_b);
-        missing = model_loop<false, false>(c, n, first, k, K_a, K_b).missing;
-    }
-    fetch_next(t.a, t.b, t.prec);
-    round_chunk(w.a, t.a, n, t, 0);
-    round_chunk(w.b, t.b, n, t, 1);
-    round_chunk(w.P_1, t.P_1, n, t, 2);
-    round_chunk(w.P_2, t.P_2, n, t, 3);
-    round_chunk(w.P_3, t.P_3, n, t, 4);
-    widen_chunk<Brain>(t.a, w.a, n);  // the step follows the model as it is stored
-    widen_chunk<Brain>(t.b, w.b, n);
-    Sums sums = probe_chunk(c, n, k);
+    float a[CHUNK], b[CHUNK], prec[CHUNK];
+    const double missing = first ? rounded_loop<true>(t, n, k, a, b, prec) : rounded_loop<false>(t, n, k, a, b, prec);
+    Sums sums = probe_chunk(Chunk<float>{t.mean, t.grad, prec, a, b, nullptr, nullptr, nullptr}, n, k);
     sums.missing = missing;
     return sums;
 }
 
 INLINE Sums probe_chunk(const Rounded& t, int n, const Numbers<float>& k) {
-    Widened w;
-    return probe_chunk(widen_model(t, n, w), n, k);
+    float a[CHUNK], b[CHUNK], prec[CHUNK];
+    widen_chunk<Brain>(t.prec, prec, n);
+    widen_chunk<Brain>(t.a, a, n);
+    widen_chunk<Brain>(t.b, b, n);
+    return probe_chunk(Chunk<float>{t.mean, t.grad, prec, a, b, nullptr, nullptr, nullptr}, n, k);
 }
 
 INLINE Sums move_chunk(const Rounded& t, int n, const Numbers<float>& k) {
-    Widened w;
-    const Sums sums = move_chunk(widen_model(t, n, w), n, k);
-    round_chunk(w.prec, t.prec, n, t, 5);
-    return sums;
+    const float rho_lam = k.rho_lam, decay = k.decay, s_w = k.s_w, eta_w = k.eta_w, floor = k.floor;
+    const float nu = k.nu, inverse_total = k.inverse_total, length = k.length;
+    const Draws for_prec = draws(t.key, 5);
+    float x_[CHUNK], old_[CHUNK];
+    float* __restrict mean_ = t.mean;
+    uint16_t* __restrict prec_ = t.prec;
+    const uint16_t *__restrict a_ = t.a, *__restrict b_ = t.b, *__restrict spread_ = t.spread;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+        const float m = mean_[i] * decay, a = Brain::load(a_[i]), prec = Brain::load(prec_[i]);
+        const float num = (a * m + Brain::load(b_[i])) + rho_lam * m;
+        const float A = (a > floor ? a : floor) + rho_lam;
+        const float x = num / (s_w * A + eta_w * prec);
+        mean_[i] = m - length * x;
+        prec_[i] = round_up_or_down((A + nu * prec) * inverse_total, spread_[i], for_prec);
+        x_[i] = x;
+        old_[i] = prec;
+    }
+    return {weighted_squares(x_, old_, n), 0, 0, 0};
 }
 
 }  // namespace

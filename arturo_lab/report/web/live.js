@@ -16,8 +16,8 @@
     try {
       const answer = await fetch("signature", { cache: "no-store" });
       if ((await answer.text()) !== status.dataset.signature) { keep(); location.reload(); return; }
-      status.textContent = `as of ${since.toLocaleTimeString()}, looking every two seconds`;
-    } catch { status.textContent = `as of ${since.toLocaleTimeString()}; arturo watch is no longer there`; }
+      status.textContent = `as of ${since.toLocaleTimeString()}, checking every two seconds`;
+    } catch { status.textContent = `as of ${since.toLocaleTimeString()}; arturo watch has stopped`; }
     setTimeout(ask, 2000);
   };
   ask();

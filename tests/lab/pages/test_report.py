@@ -1,4 +1,4 @@
-"""``arturo report``: what it prints and writes, how it says no, and that nothing from a file is taken for HTML."""
+"""``arturo report``: what it prints and writes, what it refuses, and that nothing from a file is treated as HTML."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_page_holds_the_numbers(three: Path) -> None:
         "a &lt;fast&gt; one",
     ):
         assert said in text, said
-    assert "3 seeds can carry no p below 0.25" in text and "correction for all comparisons with arTuRO on the task" in text
+    assert "3 seeds cannot support a p below 0.25" in text and "correction for all comparisons with arTuRO on the task" in text
 
 
 def test_summary_holds_the_numbers(three: Path, make_run) -> None:

@@ -106,7 +106,7 @@ def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     table = comparison_table(section, against)
     assert [cell.text for cell in table.column("difference")][1] == "reference"
     assert table.column("difference")[0].text == "−10.75 ± 3.53" and table.column("difference")[0].detail == "p = 0.12"
-    assert any("4 seeds can carry no p below 0.12" in note and "at least 6 seeds" in note for note in table.notes)
+    assert any("4 seeds cannot support a p below 0.12" in note and "at least 6 seeds" in note for note in table.notes)
 
 
 def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_pairs_are_shared_seeds(make_run, tmp_path: Path) -> None:
     sgd, adam = (against.of(by_label(section)[label]) for label in ("SGD", "Adam"))
     assert (sgd.pairs, sgd.p, adam.pairs, adam.p) == (1, None, 0, None) and adam.estimate is None
     assert sgd.estimate.mean == pytest.approx(-0.1)
-    assert [note for note in against.notes()] == ["p needs at least 3 shared seeds; here is 1."]
+    assert [note for note in against.notes()] == ["p needs at least 3 shared seeds; there is 1."]
 
 
 def test_the_reference_is_one_variant(make_run, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_diverged_run_counts(make_run, tmp_path: Path) -> None:
     assert (
         table.column("test_accuracy")[0].detail == "1 of 4 diverged" and table.column("difference")[0].text == "0 won, 4 lost"
     )
-    assert any("worse than any that finished" in note for note in table.notes)
+    assert any("worse than any finished run" in note for note in table.notes)
     both = compare(Section(section.protocol, (variants["Adam"], variants["SGD"])), "all").differences[0]
     assert (both.pairs, both.won, both.lost) == (4, 3, 0)  # both diverged on seed 0: neither is ahead
     alone = Section(section.protocol, (variants["Adam"],))

@@ -1,4 +1,4 @@
-"""``arturo watch``: the report while runs go on, in a real browser and without."""
+"""``arturo watch``: the report while runs train, with and without a real browser."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_from_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert cli.main([*train, "--out", str(tmp_path)]) == 0
     assert reproduce("table1", tmp_path, "--no-train") == 0
     text = (tmp_path / "table1.md").read_text(encoding="utf-8")
-    assert "**Not complete: 3 of 4 runs are missing.**" in text and "| SGD | **" in text and "arTuRO |" not in text
+    assert "**Incomplete: 3 of 4 runs are missing.**" in text and "| SGD | **" in text and "arTuRO |" not in text
 
 
 def test_rows_seeds_and_epochs_of_ones_own(tmp_path: Path) -> None:

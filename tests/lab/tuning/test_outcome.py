@@ -11,14 +11,14 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from arturo_lab.tuning.importance import importances
-from arturo_lab.tuning.outcome import Row, best_after, best_so_far, read_rows, spread, winner, write_rows
+from arturo_lab.tuning.outcome import TrialRow, best_after, best_so_far, read_rows, spread, winner, write_rows
 from arturo_lab.tuning.pruner import FoldPruner, hopeless
 from arturo_lab.tuning.spaces import space
 from arturo_lab.tuning.study import quiet
 
 
-def rows(*scores: float, study: int = 0, state: str = "complete") -> list[Row]:
-    return [Row(study, str(i), state, score, (score,), {"lr": 0.1}) for i, score in enumerate(scores)]
+def rows(*scores: float, study: int = 0, state: str = "complete") -> list[TrialRow]:
+    return [TrialRow(study, str(i), state, score, (score,), {"lr": 0.1}) for i, score in enumerate(scores)]
 
 
 def test_winner_is_complete_and_the_first_of_equals() -> None:
@@ -82,7 +82,7 @@ def test_importances_find_the_one_that_matters() -> None:
     rng = np.random.default_rng(0)
     made_up = []
     for i, shares in enumerate(rng.random((40, 3))):
-        made_up.append(Row(0, str(i), "complete", float(1 - (shares[0] - 0.5) ** 2), (), found.point(tuple(shares))))
+        made_up.append(TrialRow(0, str(i), "complete", float(1 - (shares[0] - 0.5) ** 2), (), found.point(tuple(shares))))
     shares = importances(made_up, found)
     assert set(shares) == {"lr", "1-momentum", "weight_decay"} and shares["lr"] > 0.8
     assert importances(made_up[:1], found) == {}

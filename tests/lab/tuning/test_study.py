@@ -19,7 +19,7 @@ from arturo_lab.pool.status import RunStatus
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.share import Share
 from arturo_lab.tuning import trial
-from arturo_lab.tuning.outcome import Row
+from arturo_lab.tuning.outcome import TrialRow
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.search import work
 from arturo_lab.tuning.study import counted, fill, open_storage, slot_values
@@ -47,7 +47,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def search(path: Path, trials: int = TRIALS, search: Search = SEARCH, **options: Any) -> list[Row]:
+def search(path: Path, trials: int = TRIALS, search: Search = SEARCH, **options: Any) -> list[TrialRow]:
     with open_storage(f"sqlite:///{path}", heartbeat=1) as storage:
         return work(storage, search, trials, options.pop("trainer", trainer), path.parent, prune=False, **options)
 
@@ -71,7 +71,7 @@ def dying(at: int) -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", count)
 
 
-def timeless(rows: list[Row]) -> list[Any]:
+def timeless(rows: list[TrialRow]) -> list[Any]:
     return [(row.slot, row.state, row.score, row.params) for row in rows]
 
 
@@ -235,14 +235,17 @@ def test_paper_search_with_a_gaussian_process(empty: Path, tmp_path: Path) -> No
 
 def test_one_process_at_a_time_on_sqlite(empty: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(empty, tmp_path))
-    with open_storage(f"sqlite:///{path}", heartbeat=1), pytest.raises(ConfigError, match="SQLite takes one process at a time"):
+    with (
+        open_storage(f"sqlite:///{path}", heartbeat=1),
+        pytest.raises(ConfigError, match="SQLite supports one process at a time"),
+    ):
         search(path)
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("sqlite://", "is a database in memory"),
+        ("sqlite://", "is an in-memory database"),
         ("nonsense", "storage: cannot open nonsense"),
         ("nodb://host/x", "storage: cannot open nodb://host/x"),
         ("postgresql+psycopg://nobody@127.0.0.1:1/none", "storage: cannot open"),

@@ -1,4 +1,4 @@
-"""``arturo tune``: what it writes, that it looks at the test set once, and that a killed one goes on."""
+"""``arturo tune``: what it writes, that it looks at the test set once, and that a killed one can be resumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from arturo_lab.runs.share import Share
 from arturo_lab.training import train
 from arturo_lab.tuning import spaces
 from arturo_lab.tuning.display import SearchDisplay
-from arturo_lab.tuning.outcome import Row, read_rows
+from arturo_lab.tuning.outcome import TrialRow, read_rows
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.result import winners_elsewhere
 from arturo_lab.tuning.spaces import Dimension, Space
@@ -297,7 +297,7 @@ def test_report_of_searches_that_do_not_compare(tmp_path: Path, capsys: pytest.C
     found = [tune(tmp_path / f"{n}.json", "--trials", str(n), "--optimizer", o) for n, o in ((1, "sgd"), (2, "adam"))]
     report = ["tune-report", "--out", str(tmp_path / "report")]
     assert cli.main([*report, *map(str, found)]) == 2
-    assert "FILE: the searches on digits-mlp do not compare: trials is 1 for sgd and 2 for adam" in capsys.readouterr().err
+    assert "FILE: the searches on digits-mlp cannot be compared: trials is 1 for sgd and 2 for adam" in capsys.readouterr().err
     assert cli.main([*report, str(found[0]), str(found[0])]) == 2
     assert "FILE: two searches of sgd on digits-mlp" in capsys.readouterr().err
     content = json.loads(found[0].read_text())
@@ -311,7 +311,9 @@ def test_report_of_searches_that_do_not_compare(tmp_path: Path, capsys: pytest.C
 def test_every_line_says_how_much_time_is_left() -> None:
     """Also in a log file, where no bar moves."""
     screen = io.StringIO()
-    rows = [Row(0, str(i), "complete", 0.5, (0.5,), {"lr": 0.1}, seconds=seconds) for i, seconds in enumerate((60.0, 120.0))]
+    rows = [
+        TrialRow(0, str(i), "complete", 0.5, (0.5,), {"lr": 0.1}, seconds=seconds) for i, seconds in enumerate((60.0, 120.0))
+    ]
     with SearchDisplay("title", 4, Console(file=screen, force_terminal=False, width=120)) as display:
         display.on_trials(rows[:1], "")
         display.on_trials(rows, "")
