@@ -302,7 +302,7 @@ def test_ablation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part,) = ablation_parts(league, rows)
     assert part.table is not None
     table = texts(part.table)
-    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 8
+    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 9
     assert table["as it is"] == ["200.0000 +0.0000"] and table["noise not learned"] == ["201.0000 −1.0000"]
 
 
