@@ -26,7 +26,7 @@ BLOCKS = (64, 128, 256)
 BLOCK, REFRESH = ADAPTIVE.default["block"], ADAPTIVE.default["refresh"]
 TOKENS = 8192  # of a step on each device
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes of a number of the state
-SUMS = 7  # for each parameter in the one all-reduce of a step
+SUMS = 9  # for each parameter in the one all-reduce of a step
 ADAMW = 8  # bytes of state per weight
 QR = 8 / 3  # times n^3: Householder's reflections (4/3), and Q from them (4/3)
 
@@ -80,7 +80,7 @@ class Part:
         return sum(2 * 2 * n * self.entries for n in self.sides)
 
     def products(self) -> float:
-        """Flops of a step for the factors, E E^T and E^T E."""
+        """Flops of a step for the factors, on average: E E^T and E^T E, every so many steps."""
         return sum(2 * n * self.entries for n in self.sides) / kronecker.COUNTED_EVERY
 
     def refreshes(self, refresh: int = REFRESH, qr: float = QR) -> float:
@@ -134,7 +134,7 @@ def network_flops(network: str, tokens: int = TOKENS) -> float:
 
 
 def reduced_bytes(network: str) -> int:
-    """Of the one all-reduce of a step: seven sums for each parameter, each as digits in float64."""
+    """Of the one all-reduce of a step: ``SUMS`` for each parameter, each as digits in float64."""
     return 8 * DIGITS * SUMS * len(NETWORKS[network])
 
 

@@ -33,4 +33,5 @@ TILE_NOISE = variant("one noise for each tile", "learned, but the same for all w
 NO_BASIS = variant("no Kronecker basis", "every weight by itself", kronecker=False)
 NO_SIZE = variant("size of tensors off", "every tensor counts as 0.05 large", size="none")
 NO_FILTER = variant("filter gain off", "the gradient itself instead of the filtered one", betas=(1e-6, 0.995))
+NO_STUDENT = variant("outliers count in full", "a Gaussian filter in place of Student's", student=None)
 BY_TENSOR = variant("a region per tensor", "instead of one over all tensors", region="tensor")

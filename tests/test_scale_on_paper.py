@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from arturo import AdaArturo, adaptive, sharding
+from arturo import AdaArturo, adaptive, kronecker, sharding
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = [(48, 80), (10, 257), (64, 8, 3, 3), (40, 4), (33,), (7, 7)]
@@ -59,37 +60,39 @@ def test_bytes_of_state(paper, block, dtype):
 
 @pytest.mark.parametrize("block", [8, 16, 128])
 def test_flops_of_a_step(paper, block):
-    """Rotations and factor products of a step without a refresh, by torch's own count."""
-    optimizer = made(block, refresh=1000)
-    for _ in range(5):  # beyond the early refreshes
+    """Rotations and factor products of steps without a refresh, by torch's own count; tiles take turns with their factors."""
+    optimizer, steps = made(block, refresh=1000), kronecker.COUNTED_EVERY
+    for _ in range(max(kronecker.REFRESHED_EARLY) + steps):
         step(optimizer)
     with FlopCounterMode(display=False) as counted:
-        step(optimizer)
+        for _ in range(steps):
+            step(optimizer)
     found = [paper["part"](shape, 1, block) for shape in SHAPES]
-    assert counted.get_total_flops() == sum(x.rotations() + x.products() for x in found)
+    assert counted.get_total_flops() == pytest.approx(steps * sum(x.rotations() + x.products() for x in found), rel=1e-12)
 
 
 @pytest.mark.parametrize("block", [16, 128])
 def test_flops_of_refreshes(paper, block, monkeypatch):
     """Over a whole period, all but the QR; and which QR there are."""
-    optimizer, period, factored = made(block, refresh=6), 6, []
+    refresh, factored = 6, []
+    optimizer, period = made(block, refresh=refresh), math.lcm(refresh, kronecker.COUNTED_EVERY)
     qr = torch.linalg.qr
 
     def recorded(x):
         factored.append(x.shape)
         return qr(x)
 
-    for _ in range(6):
+    for _ in range(period):  # beyond the early ones
         step(optimizer)
     monkeypatch.setattr(torch.linalg, "qr", recorded)
     with FlopCounterMode(display=False) as counted:
         for _ in range(period):
             step(optimizer)
     found = [paper["part"](shape, 1, block) for shape in SHAPES]
-    each = sum(x.rotations() + x.products() + x.refreshes(refresh=period, qr=0) for x in found)
+    each = sum(x.rotations() + x.products() + x.refreshes(refresh, qr=0) for x in found)
     assert counted.get_total_flops() == pytest.approx(period * each, rel=1e-12)
     cubes = sum(tiles * n**3 for tiles, n, _ in factored)
-    assert cubes == sum(x.grid.tiles * n**3 for x in found for n in x.sides)
+    assert cubes == period // refresh * sum(x.grid.tiles * n**3 for x in found for n in x.sides)
 
 
 def test_bytes_of_the_collective(paper, monkeypatch):
@@ -116,9 +119,11 @@ def test_bytes_of_the_collective(paper, monkeypatch):
 
 def test_a_shard_has_the_tiles_of_its_rows(paper):
     part = paper["part"]
-    assert part((4096, 4096), 512, 128).grid[2:4] == (8, 128) and part((11008, 4096), 512, 128).grid is None
-    assert part((4096, 4096), 512, 128).state_bytes(4) / part((4096, 4096), 512, 128).entries == 4 * (2 + 2 / 16 + 2 * 16)
-    whole, shard = part((256, 64), 1, 32), part((256, 64), 8, 32)
+    flat = part((4096, 4096), 512, 128)
+    assert flat.grid == kronecker.tiling((8, 4096), 128) and part((11008, 4096), 512, 128).grid is None
+    h, w = flat.grid.height, flat.grid.width
+    assert flat.state_bytes(4) / flat.entries == 4 * (2 + 2 * h / w + 2 * w / h)
+    whole, shard = part((4096, 4096), 1, 128), part((4096, 4096), 8, 128)
     assert whole.state_bytes(4) == 8 * shard.state_bytes(4) and whole.rotations() == 8 * shard.rotations()
 
 

@@ -18,7 +18,7 @@ from arturo_lab.league.document import document, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, League
 from arturo_lab.league.rows import Rows, other_laboratory
 from arturo_lab.league.stages import STAGES
-from arturo_lab.league.work import Progress, progress, unused, work
+from arturo_lab.league.work import Progress, progress, unused, why_stale, work
 from arturo_lab.registry import unknown
 from arturo_lab.report.table import Cell, Column, Table
 from arturo_lab.report.wording import count
@@ -103,6 +103,8 @@ def words_that_matter(argv: Sequence[str]) -> list[str]:
 def show_plan(league: League, rows: Rows, stages: Sequence[str], options: Options, console: Console) -> None:
     states = progress(league, rows, stages, options.only)
     show(plan_table(states, options.jobs), console)
+    for reason, many in why_stale(league, rows, stages).items():
+        console.print(f"stale, {count(many, 'row')} of {reason}", highlight=False)
     if other := unused(league, rows):
         console.print(f"{count(other, 'row')} of other settings or rules, in no table", highlight=False)
     if changed := sum(map(other_laboratory, rows.records.values())):

@@ -68,7 +68,7 @@ def losses_table(of: Outcome) -> Table:
         Column("rank"),
         Column("best", align="left"),
         Column("best result"),
-        Column(f"{label(OURS)} against {label(REFERENCE)}", key="difference"),
+        Column(f"{label(OURS)} against {label(REFERENCE)}", key="difference", secondary=True),
     )
     rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
     note = (

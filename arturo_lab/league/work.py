@@ -17,8 +17,8 @@ from arturo_lab.commands.options import DataSource, PoolSize
 from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.league.ablation import ABLATIONS
-from arturo_lab.league.field import RELATIVE, SECONDS, League
-from arturo_lab.league.rows import Rows
+from arturo_lab.league.field import RELATIVE, SECONDS, League, label
+from arturo_lab.league.rows import Rows, stale
 from arturo_lab.league.stages import SLOTS, STAGES, Slot
 from arturo_lab.pool.cost import Cost, Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
@@ -174,10 +174,22 @@ def progress(league: League, rows: Rows, stages: Sequence[str] = STAGES, only: C
     for stage in stages:
         slots = [slot for slot in SLOTS[stage](league, rows) if not only or slot.optimizer in only]
         left = [slot for slot in slots if slot.config is None or rows.fresh(slot.config) is None]
-        stale = sum(slot.config is not None and rows.is_stale(slot.config) for slot in left)
+        old = sum(slot.config is not None and rows.is_stale(slot.config) for slot in left)
         waiting = sum(slot.config is None for slot in left)
-        result.append(Progress(stage, len(slots) - len(left), stale, len(left), waiting, sum(map(cost, left))))
+        result.append(Progress(stage, len(slots) - len(left), old, len(left), waiting, sum(map(cost, left))))
     return result
+
+
+def why_stale(league: League, rows: Rows, stages: Sequence[str] = STAGES) -> dict[str, int]:
+    """How many rows do not count any more, by optimizer and reason."""
+    configs = (slot.config for stage in stages for slot in SLOTS[stage](league, rows))
+    reasons: dict[str, int] = {}
+    for config in dict.fromkeys(config for config in configs if config is not None):
+        record = rows.records.get((config.task, config.name))
+        if record is not None and (changed := stale(record, config)):
+            words = f"{label(config.optimizer)}: {'; '.join(changed)}"
+            reasons[words] = reasons.get(words, 0) + 1
+    return reasons
 
 
 def unused(league: League, rows: Rows) -> int:

@@ -19,8 +19,8 @@ from arturo_lab.league.rows import Rows, busy, clocked, stale
 from arturo_lab.league.stages import ablation, sweep, trial, trials, tuned, untouched, winner
 from arturo_lab.league.tables import losses_table, results_table, times_table
 from arturo_lab.league.valley import SWEPT, rates, swept_settings
-from arturo_lab.league.work import missing, progress, waves
-from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.league.work import missing, progress, waves, why_stale
+from arturo_lab.optimizers.catalog import ADAPTIVE, OPTIMIZERS
 from arturo_lab.report.table import Table
 from arturo_lab.runs.compact import NAME
 from arturo_lab.runs.config import RunConfig
@@ -152,9 +152,10 @@ def test_another_method_makes_our_rows_stale_and_nobody_elses(tmp_path: Path, mo
     monkeypatch.setitem(OPTIMIZERS, "adaarturo", replace(OPTIMIZERS["adaarturo"], method=99))
     (state,) = progress(league, rows, ["untouched"])
     assert (state.done, state.stale, state.missing) == (2, 1, 1)
+    assert why_stale(league, rows) == {f"AdaArturo: method was {ADAPTIVE} and is 99": 1}
     (again,) = missing(league, rows, "untouched", 0, ())
     assert again.optimizer == "adaarturo" and rows.fresh(again) is None
-    assert stale(rows.records["digits-mlp", again.name], again) == ["method was 1 and is 99"]
+    assert stale(rows.records["digits-mlp", again.name], again) == [f"method was {ADAPTIVE} and is 99"]
     keep(rows, again, 0.95)
     assert rows.fresh(again) is not None and len(Rows.read(rows.path).records) == 3
 
@@ -302,7 +303,7 @@ def test_ablation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part,) = ablation_parts(league, rows)
     assert part.table is not None
     table = texts(part.table)
-    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 8
+    assert list(table)[:3] == ["as it is", "in plain torch, nothing off", "noise not learned"] and len(table) == 9
     assert table["as it is"] == ["200.0000 +0.0000"] and table["noise not learned"] == ["201.0000 −1.0000"]
 
 
