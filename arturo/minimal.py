@@ -138,7 +138,7 @@ class MinimalAdaArturo(Optimizer):
             N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
-        k = phi**0.125 * math.sqrt(B / max(A, N))  # the step spends phi^(1/4) of the drift's KL, or less
+        k = phi**0.25 * math.sqrt(B / max(A, N))  # the step spends phi^(1/2) of the drift's KL, or less
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:

@@ -22,7 +22,7 @@ from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 PACK, OBSERVE, SCALE, UNPACK = range(4)
-LEAST, MOST = 1 << 15, 1 << 17  # entries: a batch below the first takes in another matrix, none exceeds the second
+LEAST, MOST = 1 << 15, 1 << 18  # entries: a batch below the first takes in another matrix, none exceeds the second
 _RECORD = struct.Struct("=7Q5q11d")  # struct TileRange of cpp/tiles.h
 _TURNED, _FACTORS = struct.Struct("=Q"), struct.Struct("=2d")  # its fields that change from pass to pass, and where they are
 _TURNED_AT, _FACTORS_AT = 4 * 8, 21 * 8
