@@ -62,8 +62,7 @@ def grid_of(group: Mapping[str, Any], p: Tensor) -> Tiling | None:
     if grid is None or not sharding.is_sharded(p):
         return grid
     parts = sharding.row_parts(p)
-    shape = _matrix_shape(p)
-    return None if parts is None else kronecker.tiling((shape[0] // parts, *shape[1:]), block)
+    return None if parts is None else kronecker.tiling(_matrix_shape(p), block, parts)
 
 
 def _whole_grid(group: Mapping[str, Any], p: Tensor) -> Tiling | None:

@@ -47,14 +47,19 @@ class Tiling(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def tiling(shape: Sequence[int], block: int) -> Tiling | None:
+def tiling(shape: Sequence[int], block: int, parts: int = 1) -> Tiling | None:
     """How a parameter of this ``shape`` is cut; None if nothing of it turns: vectors, embeddings, odd and long sides.
+
+    With ``parts`` it is sharded into so many equal parts of its rows, and this is the grid of each. Where the whole
+    parameter's tiles end with a shard's last row, a shard has the same tiles.
 
     Example:
         >>> tiling((64, 32, 3, 3), 128)  # a convolution: 64 x 288, the long side in three
         Tiling(rows=1, columns=3, height=64, width=96, left=True, right=True)
         >>> tiling((512, 784), 128)  # both sides are long: tiles of half the block
         Tiling(rows=8, columns=14, height=64, width=56, left=True, right=True)
+        >>> tiling((512, 784), 128, parts=4)
+        Tiling(rows=2, columns=14, height=64, width=56, left=True, right=True)
         >>> tiling((10, 257), 128)  # 257 is prime: that side stays unturned
         Tiling(rows=1, columns=1, height=10, width=257, left=True, right=False)
         >>> tiling((50257, 768), 128), tiling((128,), 128)
@@ -66,7 +71,8 @@ def tiling(shape: Sequence[int], block: int) -> Tiling | None:
     if a > TALL * b:
         return None
     most = max(block // 2, 1) if min(a, b) > block else block  # a large matrix: twice the tiles, half the products' cost
-    height, width = (n if n <= block else _divisor(n, most) for n in (a, b))
+    a //= parts
+    height, width = (n if n <= most else _divisor(n, most) for n in (a, b))
     left, right = height is not None and height > 1, width is not None and width > 1
     if not (left or right):
         return None

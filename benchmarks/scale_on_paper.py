@@ -95,7 +95,7 @@ def part(shape: Shape, devices: int, block: int) -> Part:
     grid = kronecker.tiling(effective, block)
     if grid is not None and devices > 1:
         rows = effective[0]
-        grid = kronecker.tiling((rows // devices, *effective[1:]), block) if rows % devices == 0 else None
+        grid = kronecker.tiling(effective, block, devices) if rows % devices == 0 else None
     return Part(entries, grid, len(effective) < 2)
 
 

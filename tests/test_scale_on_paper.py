@@ -120,7 +120,7 @@ def test_bytes_of_the_collective(paper, monkeypatch):
 def test_a_shard_has_the_tiles_of_its_rows(paper):
     part = paper["part"]
     flat = part((4096, 4096), 512, 128)
-    assert flat.grid == kronecker.tiling((8, 4096), 128) and part((11008, 4096), 512, 128).grid is None
+    assert flat.grid == kronecker.tiling((4096, 4096), 128, 512) and part((11008, 4096), 512, 128).grid is None
     h, w = flat.grid.height, flat.grid.width
     assert flat.state_bytes(4) / flat.entries == 4 * (2 + 2 * h / w + 2 * w / h)
     whole, shard = part((4096, 4096), 1, 128), part((4096, 4096), 8, 128)
