@@ -25,7 +25,7 @@ from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
-SHARE_EXPONENT = 0.25  # gamma of arturo.surrogates.learned.reach
+SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
 
 def row_of(

@@ -125,7 +125,7 @@ class MinimalAdaArturo(Optimizer):
             s = state["r"].sqrt() + 1e-30
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
-            state["M"] += K * min(1.0, 5 / (4 + z2.item())) * E  # outliers are trusted less
+            state["M"] += K * min(1.0, 17 / (16 + z2.item())) * E  # outliers are trusted less
             if p.dim() > 1 and (self.t <= 5 or (self.t + i + 1) % COUNTED_EVERY == 0):
                 steps = 1 if self.t <= 5 else min(COUNTED_EVERY, self.t - 5)  # that this one stands for
                 weight = (1 - 0.97**steps) / (1 - 0.97**self.t)
@@ -138,7 +138,7 @@ class MinimalAdaArturo(Optimizer):
             N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
-        k = phi**0.25 * math.sqrt(B / max(A, N))  # the step spends phi^(1/2) of the drift's KL, or less
+        k = phi**0.1875 * math.sqrt(B / max(A, N))  # the step spends phi^(3/8) of the drift's KL, or less
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:

@@ -46,10 +46,10 @@ class Variant(Optimizer):
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995), eps: float = 1e-3,
-        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = 0.25, vector: Any = "travelled", block: int = 128,
+        weight_decay: float = 0.0, kronecker: bool = True, rule: Any = 0.1875, vector: Any = "travelled", block: int = 128,
         long: str = "cut", piece: int | None = 64, tall: float = 8, refresh: int = 10, factors: int = 5,
         beta_basis: float = 0.97, shrink: Any = "noise", consistent: bool = False, region: str = "global",
-        noise: str = "learned", size: str = "current", student: str | None = "tile:4", least: float = 1.0, start: str = "eigh",
+        noise: str = "learned", size: str = "current", student: str | None = "tile:16", least: float = 1.0, start: str = "eigh",
         level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
         moment: str = "central",
     ) -> None:  # fmt: skip

@@ -24,7 +24,7 @@ from torch import Tensor
 
 SURE = 1e-5  # sqrt(r) is at least this part of |M|: float32 gradients are no more exact, and M / s stays in range
 WINDOW = 3  # until b2 takes over, noise averages over about the last third of all steps: first gradients are large
-FREEDOM = 4.0  # nu, degrees of freedom of Student's t: how heavy the tails of innovations are expected to be
+FREEDOM = 16.0  # nu, degrees of freedom of Student's t: how heavy the tails of innovations are expected to be
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.1  # of a step's length that the anchor takes back
@@ -131,7 +131,7 @@ def trust(surprise: Any) -> Any:
     hundred times as long as usual. A Gaussian filter would carry it through the next ten steps as if it were signal.
 
     Example:
-        >>> trust(0.5), trust(1.0), trust(96.0)
+        >>> trust(0.5), trust(1.0), trust(324.0)
         (1.0, 1.0, 0.05)
     """
     weight = (FREEDOM + 1) / (FREEDOM + surprise)
