@@ -25,6 +25,7 @@ from arturo.kernels.batch import sum_dtype
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
+ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
 
@@ -102,7 +103,7 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
-    active = (k > 0) & (at.A >= at.N)
+    active = (k > 0) & (at.A >= (1 - ROUNDING) * at.N)
     return where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
 
 

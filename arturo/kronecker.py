@@ -70,7 +70,7 @@ def tiling(shape: Sequence[int], block: int, parts: int = 1) -> Tiling | None:
     a, b = shape[0], math.prod(shape[1:])
     if a > TALL * b:
         return None
-    most = max(block // 2, 1) if min(a, b) > block else block  # a large matrix: twice the tiles, half the products' cost
+    most = max(block // 2, 2) if min(a, b) > block else block  # a large matrix: twice the tiles, half the products' cost
     a //= parts
     height, width = (n if n <= most else _divisor(n, most) for n in (a, b))
     left, right = height is not None and height > 1, width is not None and width > 1

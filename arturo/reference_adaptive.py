@@ -216,4 +216,4 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             x.w = x.w * np.sqrt(max(1 - grown, 0.0))
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d
-    return Step(eta, kl, bound, pull >= noise, skipped)
+    return Step(eta, kl, bound, pull >= (1 - 1e-10) * noise, skipped)

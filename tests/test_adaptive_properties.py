@@ -360,14 +360,14 @@ def test_the_loss_scale_does_not_choose_a_basis(shape, factor):
     torch.testing.assert_close(*ends, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("lr", [1e-3, 3e-3, 1e-2])
-def test_a_noiseless_regression_converges_at_a_large_lr(lr):
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("lr", "reached", "end"), [(1e-3, 1e-9, 1e-4), (3e-3, 1e-9, 1e-4), (1e-2, 1e-6, 1e-2)])
+def test_a_noiseless_regression_converges_at_a_large_lr(lr, reached, end, seed):
     """The anchor pulls weights in with lr squared; a clear gradient must stay stronger, at a constant lr.
 
-    Far below rounding, where float32 gradients are noise and s forgets, a loss may flare up again at the largest lr: what
-    counts there is that it was reached.
+    From a loss of about 5. Where float32 gradients are noise and s has forgotten, the loss flares up again and again.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(64, 2, generator=generator)
     y, w = x @ torch.tensor([1.0, -2.0]), torch.nn.Parameter(0.5 * torch.randn(1, 2, generator=generator))
     optimizer = AdaArturo([w], lr=lr)
@@ -378,4 +378,4 @@ def test_a_noiseless_regression_converges_at_a_large_lr(lr):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert min(losses) < 1e-9 and (lr > 3e-3 or losses[-1] < 1e-6)
+    assert min(losses) < reached and losses[-1] < end

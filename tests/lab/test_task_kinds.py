@@ -47,7 +47,7 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
         labels = torch.arange(120) % 10
         return Examples("noise", images[:90], labels[:90], images[90:], labels[90:], 10)
 
-    for name, shape in (("fashion-mnist-12000", (1, 28)), ("cifar10-10000", (3, 32))):
+    for name, shape in (("fashion-mnist-12000", (1, 28)), ("cifar10-10000", (3, 32)), ("cifar100-10000", (3, 32))):
         monkeypatch.setitem(DATA, name, DataSet(name, lambda place, shape=shape: noise(*shape), 10, examples=90))
 
 
