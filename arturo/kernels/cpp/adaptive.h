@@ -75,16 +75,16 @@ INLINE T newer(T r, T M, T E, const LearnedNumbers<T>& k) {
     return next > least ? next : least;
 }
 
-// What one entry adds to the sums.
-#define ADD_UP(AWAY, NEW_R, M, E, SEEN)                               \
-    const auto s = noise_scale(NEW_R, k.eps);                         \
-    const auto inverse = 1 / s, away = AWAY;                          \
+// What one entry of type T adds to the sums.
+#define ADD_UP(T, AWAY, NEW_R, M, E, SEEN)                            \
+    const T s = noise_scale<T>(NEW_R, k.eps), away = AWAY;            \
+    const T inverse = T(1) / s, by_M = M * inverse;                   \
     squares += away * away;                                           \
     S += s;                                                           \
-    MM += M * inverse * M;                                            \
-    ME += M * inverse * E;                                            \
+    MM += by_M * M;                                                   \
+    ME += by_M * E;                                                   \
     EE += E * inverse * E;                                            \
-    missing += SEEN ? 0 : 1
+    missing += SEEN ? T(0) : T(1)
 
 // Noise and sums in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole
 // and for missing gradients, since masks cost less here than a look at the gradients beforehand.
@@ -100,7 +100,7 @@ INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNu
         const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
         const T E = seen ? innovation : T(0), next = newer<LATE>(r, M, E, k), new_r = seen ? next : r;
         r_[i] = new_r;
-        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
+        ADD_UP(T, (START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
     }
     return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
 }
@@ -127,7 +127,7 @@ INLINE LearnedSums rounded_loop(const Kept& kept, const LearnedChunk<float>& t, 
         const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, M, E, k);
         const uint16_t stored = round_up_or_down(seen ? next : r, spread_[i], for_r);
         r_[i] = stored;
-        ADD_UP((START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
+        ADD_UP(float, (START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
     }
     return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
 }
