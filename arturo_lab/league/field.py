@@ -96,7 +96,7 @@ class League:
         return [tuple((0.5 + n * step) % 1 for step in steps) for n in range(1, self.trials)]
 
     def trial_settings(self, optimizer: str) -> list[Settings]:
-        """The arguments of each trial; the first has none of its own."""
+        """The arguments of each trial; the first has no overrides."""
         chosen = space("fair", optimizer)
         values = [{name: float(f"{x:.4g}") for name, x in chosen.point(point).items()} for point in self.points()]
         return [{}, *(chosen.settings(point) for point in values)]
