@@ -43,7 +43,8 @@ class AdaArturo(TrustRegionOptimizer):
         eps: added to the noise's standard deviation, in gradient units.
         weight_decay: decoupled, as in AdamW: weights are multiplied by ``1 - lr * weight_decay`` before the step.
         covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
-        block: sides of a matrix longer than this are cut into blocks (:func:`arturo.kronecker.tiling`).
+        block: sides of a matrix longer than this are cut into blocks, of half this length where both sides are longer
+            (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
         state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position: less memory.
             The diagonal step takes about as long as with float32 state; the Kronecker one has no C++ passes and takes some
