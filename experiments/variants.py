@@ -40,6 +40,7 @@ class Variant(Optimizer):
         after: whether `student` measures by the noise that the innovation itself has entered.
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
+        shared: tiles in one row of a matrix's grid share their left factor, those in one column their right factor.
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -51,7 +52,7 @@ class Variant(Optimizer):
         beta_basis: float = 0.97, shrink: Any = "noise", consistent: bool = False, region: str = "global",
         noise: str = "learned", size: str = "current", student: str | None = "tile:16", least: float = 1.0, start: str = "eigh",
         level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
-        moment: str = "central",
+        moment: str = "central", shared: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
@@ -74,12 +75,16 @@ class Variant(Optimizer):
                 state["initial"] = p.square().mean().sqrt().item()
             state["size"] = tensor_size(p, state, o)
             g = matrix(p.grad)
+            if o["shared"] and "M" not in state["blocks"][0]:
+                start_shared(state["blocks"], g, o)
             for block in state["blocks"]:
                 innovate(block, g[slice(*block["rows"]), slice(*block["columns"])], o)
         before = self.surprises(gain, o) if o["after"] is False else None
         for p in o["params"]:
             for block in self.state[p].get("blocks", ()) if p.grad is not None else ():
                 learn(block, ahead, self.t, o)
+            if o["shared"] and p.grad is not None:
+                follow_shared(self.state[p]["blocks"], self.t, o)
         weights = self.surprises(gain, o) if before is None else before
         for p in o["params"]:
             if p.grad is None:
@@ -210,7 +215,7 @@ def blocks(p: Tensor, o: dict[str, Any]) -> list[dict[str, Any]]:
 def innovate(block: dict[str, Any], g: Tensor, o: dict[str, Any]) -> None:
     """The innovation, in the basis; a block's first gradient makes the basis."""
     if "M" not in block:
-        for side in block["sides"]:
+        for side in () if o["shared"] else block["sides"]:
             product = g @ g.T if side == "L" else g.T @ g
             Q = start_basis(product, o["start"])
             block["Q" + side] = Q
@@ -232,7 +237,7 @@ def learn(block: dict[str, Any], ahead: float, t: int, o: dict[str, Any]) -> Non
     weight = (1 - o["betas"][1]) / (1 - o["betas"][1] ** t) if c is None else max(1 - o["betas"][1], c / (t + c - 1))
     variance = (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead)
     block["r"].lerp_(variance, weight)
-    if t % o["factors"] == 0 or t <= 5:
+    if not o["shared"] and (t % o["factors"] == 0 or t <= 5):
         steps = o["factors"] if t > 5 else 1
         b = (1 - o["beta_basis"] ** steps) / (1 - o["beta_basis"] ** t)
         for side in block["sides"]:
@@ -242,9 +247,57 @@ def learn(block: dict[str, Any], ahead: float, t: int, o: dict[str, Any]) -> Non
 def follow(block: dict[str, Any], gain: float, t: int, o: dict[str, Any], weight: Any) -> None:
     """The filtered gradient, and the basis."""
     block["M"] = block["M"] + block.pop("E") * (gain * weight)
-    if t > 1 and (t % o["refresh"] == 0 or t in (2, 5)):
+    if not o["shared"] and t > 1 and (t % o["refresh"] == 0 or t in (2, 5)):
         for side in block["sides"]:
             refresh(block, side)
+
+
+def lines(blocks: list[dict[str, Any]], side: str) -> list[list[dict[str, Any]]]:
+    """The blocks in each row of the grid, or in each column, that turn this side."""
+    key = "rows" if side == "L" else "columns"
+    spans = list(dict.fromkeys(block[key] for block in blocks))
+    return [line for span in spans if (line := [b for b in blocks if b[key] == span and side in b["sides"]])]
+
+
+def start_shared(blocks: list[dict[str, Any]], g: Tensor, o: dict[str, Any]) -> None:
+    for side in "LR":
+        for line in lines(blocks, side):
+            parts = [g[slice(*b["rows"]), slice(*b["columns"])] for b in line]
+            product = sum(x @ x.T if side == "L" else x.T @ x for x in parts)
+            Q = start_basis(product, o["start"])
+            for block in line:
+                block["Q" + side], block[side] = Q, Q.T @ product @ Q
+
+
+def follow_shared(blocks: list[dict[str, Any]], t: int, o: dict[str, Any]) -> None:
+    """Before the filter moves: M is turned while the innovation is, too."""
+    if t == 1:
+        return
+    for side in "LR":
+        for line in lines(blocks, side):
+            factor = line[0][side]
+            if t % o["factors"] == 0 or t <= 5:
+                b = (1 - o["beta_basis"] ** (o["factors"] if t > 5 else 1)) / (1 - o["beta_basis"] ** t)
+                sums = sum(x["E"] @ x["E"].T if side == "L" else x["E"].T @ x["E"] for x in line)
+                factor = factor.lerp(sums, min(b, 1.0))
+            for block in line:
+                block[side] = factor
+    if t % o["refresh"] == 0 or t in (2, 5):
+        for side in "LR":
+            for line in lines(blocks, side):
+                turn_shared(line, side)
+
+
+def turn_shared(line: list[dict[str, Any]], side: str) -> None:
+    L, Q, dim = line[0][side], line[0]["Q" + side], 0 if side == "L" else 1
+    order = L.diagonal().argsort(descending=True)
+    new = torch.linalg.qr(Q @ L[:, order])[0]
+    S = Q.T @ new
+    for block in line:
+        block["Q" + side], block[side] = new, S.T @ L @ S
+        block["r"] = block["r"].index_select(dim, order)
+        for name in "ME":
+            block[name] = S.T @ block[name] if side == "L" else block[name] @ S
 
 
 def start_basis(product: Tensor, start: str) -> Tensor:

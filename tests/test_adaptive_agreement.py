@@ -8,7 +8,7 @@ import torch
 from arturo import AdaArturo, kronecker, minimal
 from arturo import reference_adaptive as oracle
 from arturo.kernels import native
-from arturo.kernels.adaptive import choice, native_tiles
+from arturo.kernels.adaptive import choice
 
 SHAPES = ((3, 4), (8, 8), (4, 2, 2), (40, 24), (24, 40), (6, 13), (5,), (700,), ())
 WAYS = {
@@ -48,8 +48,8 @@ def start(dtype):
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 @pytest.mark.parametrize("covariance", ["kronecker", "diagonal"])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_takes_the_same_steps(way, covariance, gaps, request, monkeypatch):
-    """In float64, where rounding does not choose a basis; tiles cross the ends of batches."""
+def test_every_way_takes_the_same_steps(way, covariance, gaps, request):
+    """In float64, where rounding does not choose a basis."""
     flags = WAYS[way]
     if flags.get("capturable") and covariance == "kronecker":
         pytest.skip("a captured graph cannot refresh a basis")
@@ -57,8 +57,6 @@ def test_every_way_takes_the_same_steps(way, covariance, gaps, request, monkeypa
         if covariance == "kronecker":
             pytest.skip("nothing is compiled there but the vectors")
         request.getfixturevalue("no_extension")
-    monkeypatch.setattr(native_tiles, "MOST", 400)
-    monkeypatch.setattr(native_tiles, "LEAST", 100)
     options = {"lr": 0.01, "covariance": covariance, "block": 8, "refresh": 4, "weight_decay": 0.5}
     ours, plain = start(torch.float64), start(torch.float64)
     one, other = AdaArturo(ours, **options, **flags), AdaArturo(plain, **options, foreach=False)

@@ -213,12 +213,16 @@ def test_two_networks_of_ppo(make, lr):
 
 @every
 def test_the_two_optimizers_of_a_gan(make, lr):
-    """Each has its own network and leaves the other's alone, although backward() fills its gradients; the mean is learned."""
+    """Each has its own network and leaves the other's alone, although backward() fills its gradients; the mean is learned.
+
+    The two chase each other around it, which rounding alone puts out of step: what counts is the centre of their last turns.
+    """
     torch.manual_seed(0)
     generator, critic = (nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(2))
     betas = {"betas": (0.5, 0.999)} if make is AdaArturo else {}  # as recipes for GANs have it
     of_generator, of_critic = (make(network.parameters(), lr=lr, **betas) for network in (generator, critic))
     far = abs(generator(torch.randn(500, 1)).mean().item() - 2)
+    means = []
     for _ in range(250):
         real, fake = 2 + 0.3 * torch.randn(64, 1), generator(torch.randn(64, 1))
         of_critic.zero_grad()
@@ -231,7 +235,8 @@ def test_the_two_optimizers_of_a_gan(make, lr):
         F.softplus(-critic(fake)).mean().backward()
         of_generator.step()
         assert all(torch.equal(p, q) for p, q in zip(critic.parameters(), before, strict=True))
-    assert abs(generator(torch.randn(500, 1)).mean().item() - 2) < 0.5 * far
+        means.append(fake.mean().item())
+    assert abs(sum(means[-100:]) / 100 - 2) < 0.5 * far
 
 
 class LoRA(nn.Module):

@@ -32,13 +32,10 @@ struct Block {
         return observe_learned(t, n, k);                                                                           \
     }                                                                                                                    \
     CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
-    CLONES void add_ridge(const T* factor, int n, double ridge, T* to, int64_t* order) {                                 \
-        ridged(factor, n, T(ridge), to, order);                                                                          \
+    CLONES LearnedSums pass_tile(TilePass pass, const TiledMatrix& m, int64_t number, const Buffers<T>& at) {            \
+        return tile_pass<T>(pass, m, number, at);                                                                        \
     }                                                                                                                    \
-    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }                                                       \
-    CLONES LearnedSums pass_tile(T, TilePass pass, const TileRange& range, int64_t number) {                             \
-        return tile_pass<T>(pass, range, number);                                                                        \
-    }
+    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }
 PASSES(float)
 PASSES(double)
 #undef PASSES
@@ -145,49 +142,37 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
     }
 }
 
-// wide: float64, not float32; pass: a TilePass. out: LearnedSums per range, added to what is there.
-EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t ranges, const TileRange* list, int32_t threads, double* out) {
-    LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
-    std::vector<std::pair<int64_t, int64_t>> tiles;  // range, number in it
-    int64_t entries = 0;
-    for (int64_t i = 0; i < ranges; ++i) {
-        for (int64_t j = 0; j < list[i].count; ++j) tiles.push_back({i, j});
-        entries += list[i].count * list[i].height * list[i].width;
+template <class T>
+static void pass_tiles(TilePass pass, int64_t matrices, const TiledMatrix* list, int32_t threads, LearnedSums* out) {
+    std::vector<std::pair<int64_t, int64_t>> tiles;  // matrix, number in it
+    int64_t entries = 0, most = 0;
+    for (int64_t i = 0; i < matrices; ++i) {
+        for (int64_t j = 0; j < list[i].tiles; ++j) tiles.push_back({i, j});
+        entries += list[i].tiles * list[i].height * list[i].width;
+        most = std::max(most, buffer_size(list[i]));
     }
-    std::vector<LearnedSums> parts(tiles.size());
+    std::vector<LearnedSums> sums(tiles.size());
     const int64_t count = static_cast<int64_t>(tiles.size());
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > 1 && entries > 4 * BLOCK)
-    for (int64_t j = 0; j < count; ++j) {
-        const TileRange& range = list[tiles[j].first];
-        parts[j] = wide ? pass_tile(double(), TilePass(pass), range, tiles[j].second)
-                        : pass_tile(float(), TilePass(pass), range, tiles[j].second);
+#pragma omp parallel num_threads(threads) if (threads > 1 && count > 1 && entries > 4 * BLOCK)
+    {
+        std::vector<T> buffers(size_t(3 * most + PAD));
+        T* const first = buffers.data() + (64 - reinterpret_cast<uintptr_t>(buffers.data()) % 64) % 64 / sizeof(T);
+#pragma omp for schedule(dynamic)
+        for (int64_t j = 0; j < count; ++j)
+            sums[j] = pass_tile(pass, list[tiles[j].first], tiles[j].second, Buffers<T>{first, first + most, first + 2 * most});
     }
-    for (int64_t j = 0; j < count; ++j) sums[tiles[j].first].add(parts[j]);
+    for (int64_t j = 0; j < count; ++j) out[tiles[j].first].add(sums[j]);
 }
 
-template <class F>
-static void for_each_matrix(int64_t count, int64_t size, int32_t threads, F function) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1 && count * size > 4 * BLOCK)
-    for (int64_t i = 0; i < count; ++i) function(i, i * size);
+// wide: float64, not float32; pass: a TilePass. out: LearnedSums per matrix, added to what is there.
+EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t matrices, const TiledMatrix* list, int32_t threads, double* out) {
+    (wide ? pass_tiles<double> : pass_tiles<float>)(TilePass(pass), matrices, list, threads, reinterpret_cast<LearnedSums*>(out));
 }
 
-// wide: float64, not float32. ``count`` factors of n x n, one after the other, with ridge and sorted columns; and their orders.
-EXPORT void arturo_ridged(int32_t wide, int64_t count, int32_t n, int32_t threads, double ridge, const void* factors, void* to,
-                          int64_t* orders) {
-    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t i, int64_t at) {
-        if (wide)
-            add_ridge(static_cast<const double*>(factors) + at, n, ridge, static_cast<double*>(to) + at, orders + i * n);
-        else
-            add_ridge(static_cast<const float*>(factors) + at, n, ridge, static_cast<float*>(to) + at, orders + i * n);
-    });
-}
-
-// The same of ``count`` matrices that become the Q of their QR decompositions.
-EXPORT void arturo_orthogonal(int32_t wide, int64_t count, int32_t n, int32_t threads, void* matrices) {
-    for_each_matrix(count, int64_t(n) * n, threads, [=](int64_t, int64_t at) {
-        if (wide)
-            make_orthogonal(static_cast<double*>(matrices) + at, n);
-        else
-            make_orthogonal(static_cast<float*>(matrices) + at, n);
-    });
+// For tests: a matrix with padded rows becomes the Q of its QR decomposition.
+EXPORT void arturo_orthogonal(int32_t wide, int32_t n, void* matrix) {
+    if (wide)
+        make_orthogonal(static_cast<double*>(matrix), n);
+    else
+        make_orthogonal(static_cast<float*>(matrix), n);
 }

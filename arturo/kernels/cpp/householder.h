@@ -17,12 +17,14 @@
 #include <vector>
 
 #include "chunk.h"
+#include "products.h"
 
 namespace {
 
-constexpr int PANEL = 16;
+constexpr int PANEL = PAD;
 
-// ``to``: the factor by its largest diagonal entry, plus ``ridge`` I, columns in the ``order`` of their diagonal entries.
+// ``to``, with padded rows: the factor by its largest diagonal entry, plus ``ridge`` I, columns in the ``order`` of their diagonal
+// entries.
 template <class T>
 INLINE void ridged(const T* factor, int n, T ridge, T* to, int64_t* order) {
     std::iota(order, order + n, int64_t(0));
@@ -31,7 +33,7 @@ INLINE void ridged(const T* factor, int n, T ridge, T* to, int64_t* order) {
     const T largest = variance(order[0]);
     for (int i = 0; i < n; ++i) {
         const T* __restrict from_ = factor + int64_t(i) * n;
-        T* __restrict to_ = to + int64_t(i) * n;
+        T* __restrict to_ = to + i * padded(n);
         for (int j = 0; j < n; ++j) {
             const T scaled = largest > 0 ? from_[order[j]] / largest : from_[order[j]];
             to_[j] = order[j] == i ? scaled + ridge : scaled;
@@ -40,109 +42,102 @@ INLINE void ridged(const T* factor, int n, T ridge, T* to, int64_t* order) {
 }
 
 template <class T>
-struct Panel {  // V: rows from the panel's first on, 1 on the diagonal and 0 above it
-    const T* V;
-    T factor[PANEL][PANEL];  // T, upper triangular
+struct Panel {
+    const T* V;  // rows from the panel's first on, 1 on the diagonal and 0 above it
+    T factor[PANEL][PANEL];  // -T^T, lower triangular
 };
 
-// x[rows][columns] -= V op(T) V^T x, with ``stride`` entries from one row to the next. Columns come in whole panels.
-template <bool TRANSPOSED, class T>
-INLINE void reflect(const Panel<T>& panel, int rows, T* x, int columns, int stride) {
-    for (int begin = 0; begin < columns; begin += PANEL) {
-        T W[PANEL][PANEL] = {}, TW[PANEL][PANEL] = {};
-        for (int i = 0; i < rows; ++i) {
-            const T *__restrict v = panel.V + i * PANEL, *__restrict from = x + int64_t(i) * stride + begin;
-            for (int p = 0; p < PANEL; ++p) {
-#pragma omp simd
-                for (int j = 0; j < PANEL; ++j) W[p][j] += v[p] * from[j];
-            }
-        }
-        for (int p = 0; p < PANEL; ++p)
-            for (int l = TRANSPOSED ? 0 : p; l < (TRANSPOSED ? p + 1 : PANEL); ++l) {
-                const T factor = TRANSPOSED ? panel.factor[l][p] : panel.factor[p][l];
-#pragma omp simd
-                for (int j = 0; j < PANEL; ++j) TW[p][j] += factor * W[l][j];
-            }
-        for (int i = 0; i < rows; ++i) {
-            const T* __restrict v = panel.V + i * PANEL;
-            T* __restrict to = x + int64_t(i) * stride + begin;
-            T sum[PANEL];
-#pragma omp simd
-            for (int j = 0; j < PANEL; ++j) sum[j] = to[j];
-            for (int p = 0; p < PANEL; ++p) {
-#pragma omp simd
-                for (int j = 0; j < PANEL; ++j) sum[j] -= v[p] * TW[p][j];
-            }
-#pragma omp simd
-            for (int j = 0; j < PANEL; ++j) to[j] = sum[j];
-        }
-    }
+// x[rows][columns] -= V op(T) V^T x. Columns come in whole panels; ``work`` has 2 PANEL rows of as many.
+template <class T>
+INLINE void reflect(const Panel<T>& panel, bool transposed, int rows, const Rows<T>& x, int columns, T* work) {
+    T* const product = work + PANEL * columns;
+    const T* const factor = panel.factor[0];
+    multiply<T>(PANEL, columns, rows, {panel.V, 1, PANEL}, {x.at, x.stride}, {work, columns});
+    multiply<T>(PANEL, columns, PANEL, transposed ? Strided<T>{factor, PANEL, 1} : Strided<T>{factor, 1, PANEL}, work, product);
+    multiply<T>(rows, columns, PANEL, {panel.V, PANEL, 1}, {product, columns}, x, true);
 }
 
-// The reflections of a panel, in place: V, and T.
+// The reflections of a panel, in place: V, and -T^T.
 template <class T>
 INLINE void factorise(T* V, int rows, T (*factor)[PANEL]) {
+    constexpr int CHAINS = 4;  // sums that do not wait for each other
     for (int c = 0; c < PANEL; ++c) {
-        T below = 0, w[PANEL] = {};
-        for (int i = c + 1; i < rows; ++i) below += V[i * PANEL + c] * V[i * PANEL + c];
-        const T alpha = V[c * PANEL + c];
-        T tau = 0;
-        if (below > 0) {
-            const T norm = std::sqrt(alpha * alpha + below), beta = alpha < 0 ? norm : -norm, scale = T(1) / (alpha - beta);
-            tau = (beta - alpha) / beta;
-            for (int i = c + 1; i < rows; ++i) V[i * PANEL + c] *= scale;
-        } else {
-            for (int i = c + 1; i < rows; ++i) V[i * PANEL + c] = 0;
-        }
-        V[c * PANEL + c] = 1;
-        for (int i = c; i < rows; ++i) {  // v^T of all columns: what is left of the matrix beyond c, V before it
-            const T v = V[i * PANEL + c];
-            const T* __restrict row = V + i * PANEL;
+        T chains[CHAINS][PANEL] = {}, w[PANEL], step[PANEL];
+        int i = c + 1;
+        for (; i + CHAINS <= rows; i += CHAINS)  // what is below the diagonal times all columns: itself, what is left, V
+            for (int l = 0; l < CHAINS; ++l) {
+                const T* __restrict row = V + (i + l) * PANEL;
+                const T x = row[c];
 #pragma omp simd
-            for (int j = 0; j < PANEL; ++j) w[j] += v * row[j];
+                for (int j = 0; j < PANEL; ++j) chains[l][j] += x * row[j];
+            }
+        for (; i < rows; ++i) {
+            const T* __restrict row = V + i * PANEL;
+            const T x = row[c];
+#pragma omp simd
+            for (int j = 0; j < PANEL; ++j) chains[0][j] += x * row[j];
         }
-        T step[PANEL];
-        for (int j = 0; j < PANEL; ++j) step[j] = j > c ? tau * w[j] : T(0);
-        for (int i = c; i < rows; ++i) {
-            const T v = V[i * PANEL + c];
+        T* const top = V + c * PANEL;
+#pragma omp simd
+        for (int j = 0; j < PANEL; ++j) w[j] = (chains[0][j] + chains[1][j]) + (chains[2][j] + chains[3][j]);
+        const T below = w[c], alpha = top[c];
+        T tau = 0, scale = 0;
+        if (below > 0) {
+            const T norm = std::sqrt(alpha * alpha + below), beta = alpha < 0 ? norm : -norm;
+            scale = T(1) / (alpha - beta);
+            tau = (beta - alpha) / beta;
+        }
+#pragma omp simd
+        for (int j = 0; j < PANEL; ++j) w[j] = top[j] + scale * w[j];  // v^T of all columns; v is 1 on the diagonal
+        for (int j = 0; j < PANEL; ++j) {
+            step[j] = j > c ? tau * w[j] : T(0);
+            top[j] -= step[j];
+        }
+        top[c] = 1;
+        for (i = c + 1; i < rows; ++i) {
             T* __restrict row = V + i * PANEL;
+            const T v = scale * row[c];
 #pragma omp simd
             for (int j = 0; j < PANEL; ++j) row[j] -= v * step[j];
+            row[c] = v;
         }
-        for (int l = 0; l < PANEL; ++l) factor[l][c] = 0;
-        for (int l = 0; l < c; ++l)
-            for (int m = l; m < c; ++m) factor[l][c] -= tau * factor[l][m] * w[m];
-        factor[c][c] = tau;
+        T* __restrict column = factor[c];  // of -T: -tau, and above it tau T w
+        for (int j = 0; j < PANEL; ++j) column[j] = 0;
+        for (int m = 0; m < c; ++m) {
+            const T x = -tau * w[m];
+#pragma omp simd
+            for (int j = 0; j < PANEL; ++j) column[j] += x * factor[m][j];
+        }
+        column[c] = -tau;
     }
 }
 
-// A, n x n, becomes Q.
+// A, n x n with padded rows, becomes Q.
 template <class T>
 INLINE void orthogonal(T* A, int n) {
-    const int padded = (n + PANEL - 1) / PANEL * PANEL, panels = padded / PANEL;
-    std::vector<T> work(size_t(padded) * padded), stored(size_t(padded) * padded);
+    const int side = int(padded(n)), panels = side / PANEL;
+    std::vector<T> work(size_t(side) * side), stored(size_t(side) * side), both(size_t(2 * PANEL) * side);
     std::vector<Panel<T>> list(panels);
     for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) work[size_t(i) * padded + j] = A[size_t(i) * n + j];
+        for (int j = 0; j < n; ++j) work[size_t(i) * side + j] = A[size_t(i) * side + j];
     for (int number = 0; number < panels; ++number) {
-        const int k = number * PANEL, rows = padded - k;
-        T *V = stored.data() + size_t(padded) * k, *corner = work.data() + size_t(k) * padded + k;
+        const int k = number * PANEL, rows = side - k;
+        T *V = stored.data() + size_t(side) * k, *corner = work.data() + size_t(k) * side + k;
         for (int i = 0; i < rows; ++i)
-            for (int j = 0; j < PANEL; ++j) V[i * PANEL + j] = corner[size_t(i) * padded + j];
+            for (int j = 0; j < PANEL; ++j) V[i * PANEL + j] = corner[size_t(i) * side + j];
         factorise(V, rows, list[number].factor);
         for (int i = 0; i < PANEL; ++i)
             for (int j = i + 1; j < PANEL; ++j) V[i * PANEL + j] = 0;  // of R, which nobody asks for
         list[number].V = V;
-        reflect<true>(list[number], rows, corner + PANEL, rows - PANEL, padded);
+        if (rows > PANEL) reflect<T>(list[number], true, rows, {corner + PANEL, side}, rows - PANEL, both.data());
     }
-    for (int i = 0; i < padded; ++i)
-        for (int j = 0; j < padded; ++j) work[size_t(i) * padded + j] = i == j;
+    for (int i = 0; i < side; ++i)
+        for (int j = 0; j < side; ++j) work[size_t(i) * side + j] = i == j;
     for (int number = panels - 1; number >= 0; --number) {
-        const int k = number * PANEL, rows = padded - k;
-        reflect<false>(list[number], rows, work.data() + size_t(k) * padded + k, rows, padded);
+        const int k = number * PANEL, rows = side - k;
+        reflect<T>(list[number], false, rows, {work.data() + size_t(k) * side + k, side}, rows, both.data());
     }
-    for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) A[size_t(i) * n + j] = work[size_t(i) * padded + j];
+    std::copy(work.begin(), work.begin() + int64_t(n) * side, A);
 }
 
 }  // namespace
