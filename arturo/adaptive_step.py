@@ -77,6 +77,7 @@ def take_step(rows: Sequence[AdaptiveRow], info: Tensor, shards: sharding.Shards
 
 def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
     """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
+    past = _past(rows, info)
     passes = kernels(rows)
     rows = [row for kernel in passes for row in kernel.rows]
     numbers = Numbers.of(rows, info)
@@ -87,9 +88,14 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     at = region(rows, numbers, sums, info, shards, members)
     # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
-    where = learned.namespace(k).where
+    xp = learned.namespace(k)
+    where = xp.where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    k = where(seen, k, 0.0)
+    # One curvature:  c = sum E d / sum (s / sigma) d^2  with the last step d;  no further than the loss falls:  tau k <= 2 / c
+    bends = learned.follow_curvature(past, at.fell, at.pulled, numbers.gain.min() if rows else 0.0)
+    bends = tuple(where(seen, new, old) for new, old in zip(bends, past, strict=False))
+    most = learned.furthest(*bends) / (PER_LR * at.lr)
+    free, k = k <= most, where(seen, xp.minimum(k, most), 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
     keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
@@ -100,11 +106,24 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
         kernel.move(keep[here], length[here], gain[here])
-    count(rows)
+    count(rows, (*bends, PER_LR * at.lr * k))
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
-    active = (k > 0) & (at.A >= (1 - ROUNDING) * at.N)
+    active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
     return where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
+
+
+def _past(rows: Sequence[AdaptiveRow], info: Vector) -> Any:
+    """The curvature before this step: all parameters of the last one have the same, and the first is the oldest."""
+    if not rows:
+        return (0.0, 0.0, 0.0)
+    known = rows[0].state["curvature"]
+    if not isinstance(info, Tensor):
+        return known.numpy()
+    if any([row.alive is not None for row in rows]):  # the first that moves
+        alive = torch.stack([info.new_ones(()) if row.alive is None else row.alive.to(info) for row in rows])
+        known = torch.stack([row.state["curvature"].to(info) for row in rows]).index_select(0, alive.argmax().reshape(1))[0]
+    return known.to(info).unbind()
 
 
 class Numbers(NamedTuple):
@@ -117,13 +136,15 @@ class Numbers(NamedTuple):
     least: Vector  # size
     entries: Vector
     anchored: Vector  # 1, of a vector 0
+    turned: Vector  # 1, on the diagonal 0
 
     @classmethod
     def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.mean.numel(), row.start is None)
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.mean.numel(), row.start is None,
+             row.grid is not None)
             for row in rows
-        ]
+        ]  # fmt: skip
         return cls(*columns(lines, info, len(cls._fields)))
 
 
@@ -136,6 +157,8 @@ class Region(NamedTuple):
     A: Any
     N: Any
     weighted_A: Any  # A with each tensor's part times lr^2
+    fell: Any  # for learned.follow_curvature
+    pulled: Any
     lr: Any  # the largest
     skipped: Any
     entries: Any
@@ -152,20 +175,24 @@ def region(
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     xp = learned.namespace(info)
     stack: Any = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
-    squares, S, MM, ME, EE, missing = joined(sums, info).T
+    squares, S, pulled, fell, EE, missing, pull = joined(sums, info).T
     # Everything that is added up, such that A and z^2 follow from sums:  A = MM + 2 w K ME + (w K)^2 EE,  z^2 = share EE / S
+    MM, ME, EE = pulled, fell, EE
+    if any([row.grid is not None for row in rows]):  # whose tiles have their own w: A is known
+        on_diagonal = 1 - numbers.turned
+        MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE
     N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
-    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, numbers.least, numbers.lr])
+    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least, numbers.lr])
     if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive, table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        whole: Any = np.zeros((9, len(members))) if xp is np else info.new_zeros(9, len(members))
+        whole: Any = np.zeros((11, len(members))) if xp is np else info.new_zeros(11, len(members))
         for i, row in enumerate(rows):
             if row.counted:
-                whole[:, row.number] = table[:9, i]
+                whole[:, row.number] = table[:11, i]
         whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
         known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2)
         table, order = xp.concatenate([whole, known]), places
@@ -174,35 +201,44 @@ def region(
         order = [place_of[place] for place in places]
         back = sorted(range(len(rows)), key=places.__getitem__)
         table = table[:, back] if xp is np else torch.stack([table[:, i] for i in back], 1)
-    squares, S, N, MM, ME, kept, noise, skipped, entries, least, each_lr = table
+    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, least, each_lr = table
     trust = learned.trust(xp.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
     sigma = xp.maximum(xp.sqrt(squares / entries.clip(1.0)), least)
     each_lr = xp.where(entries > 0, each_lr, 0.0)
     lr = each_lr.max()
     lr = learned.namespace(lr).where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
-    B, A, N, weighted = (stack([S, A, N, A * each_lr * each_lr]) * sigma).sum(1)
+    u = each_lr / lr
+    B, A, N, weighted, fell, pulled = (stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled]) * sigma).sum(1)
     if order is not None:
         pick: Any = (lambda x: x[order]) if xp is np else lambda x: torch.stack([x[i] for i in order]) if rows else x[:0]
         sigma, trust = pick(sigma), pick(trust)
-    return Region(sigma, trust, B, A, N, weighted, lr, skipped.sum(), entries.sum())
+    return Region(sigma, trust, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum())
 
 
 def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
     """The kernels' sums, one under the other."""
     if isinstance(info, Tensor):
-        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 6)
-    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 6))
+        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 7)
+    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 7))
 
 
-def count(rows: Sequence[AdaptiveRow]) -> None:
-    """One more step in every row's state."""
-    steps = [row.state["step"] for row in rows if row.alive is None]
-    if steps and not native.count_steps(steps):
+def count(rows: Sequence[AdaptiveRow], curvature: Sequence[Any]) -> None:
+    """One more step, and this curvature, in every row's state."""
+    steps, curvatures = ([row.state[name] for row in rows if row.alive is None] for name in ("step", "curvature"))
+    if steps and not native.count_steps(steps, curvatures, curvature):
         torch._foreach_add_(steps, 1)
+        for known in curvatures:
+            known.copy_(_stacked(curvature, known))
     for row in rows:
         if row.alive is not None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
+            known = row.state["curvature"]
+            known.copy_(torch.where(row.alive, _stacked(curvature, known), known))
+
+
+def _stacked(numbers: Sequence[Any], like: Tensor) -> Tensor:
+    return torch.stack([x.to(like) if isinstance(x, Tensor) else like.new_tensor(x) for x in numbers])
 
 
 def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:

@@ -99,6 +99,7 @@ class MinimalAdaArturo(Optimizer):
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas})
         self.t = 0
+        self.bent = self.went_2 = self.went = 0.0  # numerator and denominator of the curvature; tau k of the last step
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -107,7 +108,7 @@ class MinimalAdaArturo(Optimizer):
         b1, b2 = group["betas"]
         tau = 20 * group["lr"]  # drift of the optimum per step, relative to a tensor's size
         K = (1 - b1) * (1 + b1 ** (2 * self.t - 1)) / (1 - b1 ** (2 * self.t))  # Kalman gain
-        B = A = N = 0.0
+        B = A = N = bent = went_2 = 0.0
         rows = []
         for i, p in enumerate(group["params"]):
             state = self.state[p]
@@ -125,20 +126,28 @@ class MinimalAdaArturo(Optimizer):
             s = state["r"].sqrt() + 1e-30
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
+            size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
+            sigma = max(size.square().mean().sqrt().item(), least)
+            d = -self.went * sigma * state["M"] / s  # the last step
+            bent += (E * d).sum().item()
+            went_2 += (s / sigma * d.square()).sum().item()
             state["M"] += K * min(1.0, 17 / (16 + z2.item())) * E  # outliers are trusted less
             if p.dim() > 1 and (self.t <= 5 or (self.t + i + 1) % COUNTED_EVERY == 0):
                 steps = 1 if self.t <= 5 else min(COUNTED_EVERY, self.t - 5)  # that this one stands for
                 weight = (1 - 0.97**steps) / (1 - 0.97**self.t)
                 state["L"].lerp_(E @ E.T, weight)
                 state["R"].lerp_(E.T @ E, weight)
-            size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
-            sigma = max(size.square().mean().sqrt().item(), least)
             B += sigma * s.sum().item()  # KL of one step of the drift, times 2 / tau
             A += sigma * (state["M"].square() / s).sum().item()  # pull of the filtered gradient
             N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
         k = phi**0.1875 * math.sqrt(B / max(A, N))  # the step spends phi^(3/8) of the drift's KL, or less
+        self.bent += K * (bent - self.bent)
+        self.went_2 += K * (went_2 - self.went_2)
+        if self.bent > 0 < self.went_2:  # no further than the quadratic model expects the loss to fall
+            k = min(k, 2 * self.went_2 / self.bent / tau)
+        self.went = tau * k
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:

@@ -17,7 +17,9 @@ where s^2 is the noise of the gradient along a column of Q, sigma the tensor's s
        which is the KL of what the optimum drifts in a step. phi is the part of the pull M^T Sigma M that noise does not
        explain. The solution is d = - Sigma M / eta; where noise alone would pull harder than M does, eta is the one of such
        noise;
-    5. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
+    5. learns one curvature c: the model's Hessian is c tau Sigma^-1, and the innovation after a step d should be c tau Sigma^-1 d.
+       The step goes at most twice as far as to the optimum of this model, beyond which its loss would rise;
+    6. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,6 +62,7 @@ class Block:
         self.L, self.R = np.zeros((a, a)), np.zeros((b, b))
         self.Q_L, self.Q_R = np.eye(a), np.eye(b)
         self.r = np.zeros(a * b)  # along the columns of Q
+        self.E, self.M_before = np.zeros((a, b)), np.zeros((a, b))  # innovation of this step, and what it is one of
 
     @property
     def Q(self) -> Array:
@@ -94,6 +97,7 @@ class Tensor:
     ) -> None:
         value = np.array(value, dtype=np.float64)
         self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
+        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of c, and tau / eta of the last step
         self.vector = value.ndim < 2
         self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
         self.start = self.w.copy()
@@ -151,6 +155,7 @@ class Tensor:
                     block.R = block.R + weight * (E.T @ E - block.R)
             s = block.scale(o, self.diagonal)
             surprise = (1.0 if t == 1 else max(1 - K, 1e-3)) * float(np.sum((block.Q.T @ E.ravel()) ** 2 / s) / np.sum(s))
+            block.E, block.M_before = E, block.M
             block.M = block.M + K * min(1.0, (o["freedom"] + 1) / (o["freedom"] + surprise)) * E
         return skipped
 
@@ -178,7 +183,8 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
         x.step += 1
     skipped = sum(x.observe(g) for x, g in pairs)
     largest = max(x.options["lr"] for x, _ in pairs)
-    drift = pull = noise = 0.0
+    drift = pull = noise = bent = length_2 = 0.0
+    numerator, denominator, went = pairs[0][0].curvature  # the same for all tensors of the last step
     problem = []
     for x, _ in pairs:
         o = x.options
@@ -191,16 +197,29 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             drift += 0.5 * float(np.trace(precision)) * (tau * sigma) ** 2
             pull += float(M @ covariance @ M)
             noise += float(np.trace(covariance @ Q @ np.diag(s**2 * K / (2 - K)) @ Q.T))
+            last = -went / tau * (o["lr"] / largest) * covariance @ block.M_before.ravel()  # the last step, by today's model
+            bent += float(block.E.ravel() @ last)
+            length_2 += tau * float(last @ precision @ last)
             problem.append((x, block, precision, covariance))
+    tau = pairs[0][0].options["per_lr"] * largest
     if skipped == sum(x.w.size for x, _ in pairs):
+        for x, _ in pairs:
+            x.curvature = (numerator, denominator, 0.0)
         return Step(0.0, 0.0, drift, False, skipped)
+    K = min(kalman_gain(x.options["betas"][0], x.step) for x, _ in pairs)
+    numerator, denominator = numerator + K * (bent - numerator), denominator + K * (length_2 - denominator)
     if pull == 0:
         for x, _ in pairs:
+            x.curvature = (numerator, denominator, 0.0)
             x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
         return Step(0.0, 0.0, drift, False, skipped)
     phi = min(max(1 - noise / pull, 0.01), 1.0)
     bound = phi ** (2 * pairs[0][0].options["exponent"]) * drift
-    eta = float(np.sqrt(0.5 * max(pull, noise) / bound))
+    eta = allowed = float(np.sqrt(0.5 * max(pull, noise) / bound))
+    if numerator > 0 and denominator > 0:
+        eta = max(eta, tau * numerator / (2 * denominator))
+    for x, _ in pairs:
+        x.curvature = (numerator, denominator, tau / eta)
     kl, moves = 0.0, []
     for x, block, precision, covariance in problem:
         d = -(covariance @ block.M.ravel()) / eta * (x.options["lr"] / largest)
@@ -216,4 +235,4 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             x.w = x.w * np.sqrt(max(1 - grown, 0.0))
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d
-    return Step(eta, kl, bound, pull >= (1 - 1e-10) * noise, skipped)
+    return Step(eta, kl, bound, eta == allowed and pull >= (1 - 1e-10) * noise, skipped)

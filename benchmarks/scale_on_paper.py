@@ -26,7 +26,7 @@ BLOCKS = (64, 128, 256)
 BLOCK, REFRESH = ADAPTIVE.default["block"], ADAPTIVE.default["refresh"]
 TOKENS = 8192  # of a step on each device
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes of a number of the state
-SUMS = 9  # for each parameter in the one all-reduce of a step
+SUMS = 11  # for each parameter in the one all-reduce of a step
 ADAMW = 8  # bytes of state per weight
 QR = 8 / 3  # times n^3: Householder's reflections (4/3), and Q from them (4/3)
 

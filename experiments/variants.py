@@ -41,6 +41,9 @@ class Variant(Optimizer):
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
         shared: tiles in one row of a matrix's grid share their left factor, those in one column their right factor.
+        share: "global", one share of signal for all tensors, or "tensor", one for each, which shortens that tensor's step alone.
+        newton: how many times further than to the optimum of a quadratic model a step may go; None: as far as the region
+            allows. The model has one curvature c, in units of s / sigma, by regression of innovations on the last step.
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -53,10 +56,12 @@ class Variant(Optimizer):
         noise: str = "learned", size: str = "current", student: str | None = "tile:16", least: float = 1.0, start: str = "eigh",
         level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
         moment: str = "central", shared: bool = False,
+        share: str = "global", newton: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
         self.trace: list[tuple[float, float]] = []  # k and phi of every step
+        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator of c, the last step's tau k
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -86,6 +91,8 @@ class Variant(Optimizer):
             if o["shared"] and p.grad is not None:
                 follow_shared(self.state[p]["blocks"], self.t, o)
         weights = self.surprises(gain, o) if before is None else before
+        if o["newton"] is not None:
+            self.learn_curvature(gain, o)
         for p in o["params"]:
             if p.grad is None:
                 continue
@@ -111,8 +118,14 @@ class Variant(Optimizer):
                 rows.append((p, w[part], block, s, size, size * total, pulled, size * total * c))
         budget, pull, noise = (sum(row[i] for row in rows) for i in (5, 6, 7))
         whole = self.length(budget, pull, noise, K, o)
+        if o["newton"] is not None and self.curvature[0] > 0 < self.curvature[1]:
+            most = o["newton"] * self.curvature[1] / self.curvature[0] / (PER_LR * o["lr"]) if o["lr"] > 0 else math.inf
+            whole = (min(whole[0], most / whole[1]), whole[1])
+        shares = self.shares(rows, K, o)
         for p, w, block, s, size, *sums in rows:
             k, length = whole if o["region"] == "global" else self.length(*sums, K, o)
+            length = shares.get(id(p), length)
+            self.curvature[2] = PER_LR * o["lr"] * k * length
             spent = k * k * pull / max(budget, 1e-300) if o["region"] == "global" else 1.0
             d = turned(block["M"] / s, block, back=True)
             tau = PER_LR * o["lr"]
@@ -141,6 +154,32 @@ class Variant(Optimizer):
             have[0] += size * (b["E"].square() / s).sum().item() * (1 - gain)
             have[1] += size * s.sum().item()
         return {id(b): min(1.0, weight(sums[key(p, b)][0] / max(sums[key(p, b)][1], 1e-300))) for p, b, _, _ in rows}
+
+    def learn_curvature(self, gain: float, o: dict[str, Any]) -> None:
+        """Innovations along the last step, before the filter moves."""
+        pulled = falls = 0.0
+        for p in o["params"]:
+            for block in self.state[p].get("blocks", ()) if p.grad is not None else ():
+                s = block["r"].sqrt()
+                s = s + (o["eps"] * s.mean() + 1e-30)
+                pulled += self.state[p]["size"] * (block["M"].square() / s).sum().item()
+                falls -= self.state[p]["size"] * (block["M"] * block["E"] / s).sum().item()
+        numerator, denominator, went = self.curvature
+        self.curvature[:2] = (
+            numerator + gain * (went * falls - numerator), denominator + gain * (went * went * pulled - denominator)
+        )  # fmt: skip
+
+    def shares(self, rows: list[Any], K: float, o: dict[str, Any]) -> dict[int, float]:
+        """phi^gamma of each tensor, where each has its own."""
+        if o["share"] == "global":
+            return {}
+        sums: dict[int, list[float]] = {}
+        for p, _, _, _, _, _, pull, noise in rows:
+            have = sums.setdefault(id(p), [0.0, 0.0])
+            have[0] += pull
+            have[1] += noise
+        phis = {key: 1 - K / (2 - K) * noise / max(pull, 1e-300) for key, (pull, noise) in sums.items()}
+        return {key: min(max(phi, o["exponent_floor"]), 1.0) ** float(o["rule"]) for key, phi in phis.items()}
 
     def length(self, budget: float, pull: float, noise: float, K: float, o: dict[str, Any]) -> tuple[float, float]:
         k = math.sqrt(budget / max(pull, 1e-300))

@@ -12,6 +12,8 @@ relative to that size. docs/derivation-adaptive.md has the whole argument.
    stationary precision is proportional to s / (tau sigma). The square root of Adam comes from here.
 4. **Trust region.** A step may be as long as the drift that the model assumes, in nats, over all tensors together
    (:func:`reach`).
+5. **Curvature.** Innovations along the last step tell one curvature for all weights (:func:`follow_curvature`); a step goes no
+   further than the quadratic model expects the loss to fall (:func:`furthest`).
 """
 
 from __future__ import annotations
@@ -179,6 +181,45 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
     phi = xp.clip(xp.where(A > 0, 1 - N / A, 0.0), LEAST_SHARE, 1.0)
     part = phi ** (2 * exponent)
     return xp.where(A > 0, xp.sqrt(part * B / xp.maximum(A, N)), 0.0), phi, part
+
+
+def follow_curvature(curvature: Any, fell: Any, pulled: Any, gain: Any) -> tuple[Any, Any]:
+    r"""Numerator and denominator of the curvature :math:`c = \sum E d \,/ \sum (s / \sigma) d^2` after one more innovation.
+
+    The Hessian of the model is :math:`c\,s / \sigma` along each direction of the basis, with one number c for all weights: a
+    step d changes the gradient by :math:`c (s / \sigma) d`, which the next innovation shows. The last step was
+    :math:`d = -\lambda u \sigma M / s`, with the last step's :math:`\lambda = \tau k` and u = lr of the tensor / largest lr.
+
+    Args:
+        curvature: numerator, denominator, and lambda of the last step (0: there was none).
+        fell: :math:`\sum u \sigma M E / s`.
+        pulled: :math:`\sum u^2 \sigma M^2 / s`.
+        gain: of the filter. Both sums are running means with this weight.
+
+    Example:
+        >>> follow_curvature((0.0, 0.0, 0.1), -2.0, 4.0, 0.5)  # the step took half of the pull away: c = 5
+        (0.1, 0.020000000000000004)
+    """
+    numerator, denominator, went = curvature
+    return (
+        numerator + gain * (-went * fell - numerator),
+        denominator + gain * (went * went * pulled - denominator),
+    )
+
+
+def furthest(numerator: Any, denominator: Any) -> Any:
+    r"""The longest step, as :math:`\lambda = \tau k`: twice that to the optimum of the quadratic model, :math:`2 / c`.
+
+    Along the step the model's loss is :math:`-\lambda A + \tfrac12 c \lambda^2 A`, which is negative up to there. Infinite if
+    no curvature is known, or if it is negative.
+
+    Example:
+        >>> tuple(float(furthest(np.float64(x), np.float64(0.5))) for x in (0.25, -0.25))
+        (4.0, inf)
+    """
+    where = namespace(numerator).where
+    known = (numerator > 0) & (denominator > 0)
+    return where(known, 2 * denominator / where(known, numerator, 1.0), float("inf"))
 
 
 def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:

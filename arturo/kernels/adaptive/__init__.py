@@ -1,8 +1,9 @@
 """AdaArturo's passes over memory. A kernel is made of the rows of one step and has two methods, called once each:
 
-* ``observe()``: the noise, in place. Returns six sums per row: squares of the weights (of a vector's distance from its start),
-  sums of s, M^2 / s, M E / s and E^2 / s, and the number of missing entries. They tell how far to trust the innovation E of
-  a tensor. A turned matrix trusts each tile by its own sums, so its M is up to date already, and its sums with E are 0;
+* ``observe()``: the noise, in place. Returns seven sums per row: squares of the weights (of a vector's distance from its
+  start), sums of s, M^2 / s, M E / s and E^2 / s, the number of missing entries. They tell how far to trust the innovation E of
+  a tensor. A turned matrix trusts each tile by its own sums: its M is up to date afterwards, and the seventh sum is its new
+  M^2 / s (0 on the diagonal);
 * ``move(keep, length, gain)``: M <- M + gain E; mean <- keep mean - length M / s; a number of each per row (NumPy's on the
   host, else tensors).
 

@@ -78,7 +78,7 @@ def _observe(
     away = mean if start is None else mean - start
     r.copy_(new_r)
     terms = away.square(), s, M / s * M, M / s * E, E / s * E
-    return torch.stack([*(x.sum(dtype=dtype) for x in terms), missing.to(dtype)])
+    return torch.stack([*(x.sum(dtype=dtype) for x in terms), missing.to(dtype), missing.new_zeros((), dtype=dtype)])
 
 
 def _innovation(grad: Tensor, M: Tensor, alive: Tensor | None, sign: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,11 +50,12 @@ def innovation(row: AdaptiveRow, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(seen, g - M, 0.0), seen, missing
 
 
-def sums(row: AdaptiveRow, terms: Sequence[Tensor], missing: Tensor) -> Tensor:
-    """Squares of the weights, the sums of ``terms``, and the number of missing entries."""
+def sums(row: AdaptiveRow, terms: Sequence[Tensor], missing: Tensor, pull: Tensor | None = None) -> Tensor:
+    """Squares of the weights, the sums of ``terms``, the number of missing entries, and the sum of ``pull``."""
     away = row.mean if row.start is None else row.mean - row.start
     dtype = sum_dtype(row.mean.device)
-    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), *terms)), missing.to(dtype)])
+    last = missing.new_zeros((), dtype=dtype) if pull is None else pull.sum(dtype=dtype)
+    return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), *terms)), missing.to(dtype), last])
 
 
 def move(row: AdaptiveRow, keep: Any, length: Any, gain: Any) -> None:

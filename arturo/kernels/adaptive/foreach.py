@@ -88,7 +88,7 @@ def _observe(rows: list[AdaptiveRow]) -> Tensor:
         torch._foreach_mul(of_E, E),
     )
     columns = [torch.stack([x.sum(dtype=dtype) for x in xs]) for xs in terms]
-    return torch.stack([*columns, torch.stack(missing).to(dtype)], 1)
+    return torch.stack([*columns, torch.stack(missing).to(dtype), torch.zeros_like(columns[0])], 1)
 
 
 def _innovations(rows: list[AdaptiveRow]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

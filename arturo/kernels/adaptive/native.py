@@ -47,13 +47,13 @@ class Native:
         self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
 
     def _call(self, kind: int, *numbers: array[float]) -> Tensor:
-        sums = torch.empty(len(self.rows), 6, dtype=torch.float64)
+        sums = torch.empty(len(self.rows), 7, dtype=torch.float64)
         threads, at = torch.get_num_threads(), 0
         for table in self.tables:
             addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
             native.library().arturo_learned(
                 ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
-                *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 48 * at),
+                *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 56 * at),
             )  # fmt: skip
             at += table.rows
         return sums

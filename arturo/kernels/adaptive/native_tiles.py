@@ -72,11 +72,11 @@ class NativeTiles:
                 row.param.copy_(row.mean)
 
     def _call(self, kind: int) -> Tensor:
-        sums, at = torch.zeros(len(self.rows), 6, dtype=torch.float64), 0
+        sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64), 0
         for table in self.tables:
             native.library().arturo_tiles(
                 ctypes.c_int32(table.wide), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
-                ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr() + 48 * at),
+                ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr() + 56 * at),
             )  # fmt: skip
             at += table.rows
         return sums

@@ -48,9 +48,10 @@ def observe(row: AdaptiveRow) -> Tensor:
     row.write("r", torch.where(seen, torch.maximum(new, learned.least_noise(M + row.gain * E)), r))
     s = grid.view(row.noise_scale())
     surprise = row.share * (E / s * E).sum((-2, -1), keepdim=True) / s.sum((-2, -1), keepdim=True)
+    before = s, M / s * M, M / s * E, E / s * E
     row.write("M", M + E * (row.gain * learned.trust(surprise)))
-    M, none = grid.view(row.read("M")), E.new_zeros(1)
-    return eager.sums(row, (s, M / s * M, none, none), missing)
+    M = grid.view(row.read("M"))
+    return eager.sums(row, before, missing, M / s * M)
 
 
 def move(row: AdaptiveRow, keep: Any, length: Any) -> None:

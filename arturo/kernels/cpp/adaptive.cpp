@@ -70,7 +70,7 @@ LearnedSums work(Pass pass, const Block& block) {
     constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
     const LearnedNumbers<T> k(tensor, block.keep, block.length, block.gain);
-    LearnedSums sums = {0, 0, 0, 0, 0, 0};
+    LearnedSums sums = {0, 0, 0, 0, 0, 0, 0};
     T widened[half ? CHUNK : 1];
     int n;
     for (int64_t done = 0; done < block.size; done += n) {
@@ -116,7 +116,7 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
     LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
     std::vector<Block> blocks;
     std::vector<LearnedSums> parts;
-    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0, 0, 0};
+    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0, 0, 0, 0};
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();

@@ -42,9 +42,10 @@ struct LearnedChunk {
     const T* start;
 };
 
-// Sums of a row: squares of the mean (or of its distance from the start), of s, M^2 / s, M E / s, E^2 / s; missing entries.
+// Sums of a row: squares of the mean (or of its distance from the start), of s, M^2 / s, M E / s, E^2 / s; missing entries; of a
+// turned matrix M^2 / s after the filter.
 struct LearnedSums {
-    double squares, S, MM, ME, EE, missing;
+    double squares, S, MM, ME, EE, missing, pull;
     void add(const LearnedSums& other) {
         squares += other.squares;
         S += other.S;
@@ -52,6 +53,7 @@ struct LearnedSums {
         ME += other.ME;
         EE += other.EE;
         missing += other.missing;
+        pull += other.pull;
     }
 };
 
@@ -102,7 +104,7 @@ INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNu
         r_[i] = new_r;
         ADD_UP(T, (START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
     }
-    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
+    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing), 0};
 }
 
 template <class T>
@@ -129,7 +131,7 @@ INLINE LearnedSums rounded_loop(const Kept& kept, const LearnedChunk<float>& t, 
         r_[i] = stored;
         ADD_UP(float, (START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
     }
-    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing)};
+    return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing), 0};
 }
 
 INLINE LearnedSums observe_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {

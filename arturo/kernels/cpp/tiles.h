@@ -112,7 +112,7 @@ INLINE double sum_of_s(const Tile<T>& t, int64_t size, T eps) {
 // Sums of s, which has the floor, and of M^2 / s, M E / s, E^2 / s.
 template <class T>
 INLINE LearnedSums tile_sums(const Tile<T>& t, int64_t size, T eps, T floor) {
-    LearnedSums sums = {0, 0, 0, 0, 0, 0};
+    LearnedSums sums = {0, 0, 0, 0, 0, 0, 0};
     for (int64_t begin = 0; begin < size; begin += CHUNK) {
         const int n = int(size - begin < CHUNK ? size - begin : CHUNK);
         const T *__restrict M_ = t.M + begin, *__restrict r_ = t.r + begin, *__restrict E_ = t.turned + begin;
@@ -125,7 +125,7 @@ INLINE LearnedSums tile_sums(const Tile<T>& t, int64_t size, T eps, T floor) {
             ME += M * inverse * E;
             EE += E * inverse * E;
         }
-        sums.add({0, double(S), double(MM), double(ME), double(EE), 0});
+        sums.add({0, double(S), double(MM), double(ME), double(EE), 0, 0});
     }
     return sums;
 }
@@ -273,7 +273,7 @@ INLINE LearnedSums observe_tile(Tile<T> t, const TiledMatrix& m, int64_t number,
         if (L) refresh_side(t, true, L, Q_L, T(m.ridge), at);
         if (R) refresh_side(t, false, R, Q_R, T(m.ridge), at);
     }
-    LearnedSums sums = {0, 0, 0, 0, 0, 0};
+    LearnedSums sums = {0, 0, 0, 0, 0, 0, 0};
     const bool seen = pack_tile(t, k.limit, at.a, sums);
     if (seen) turn_tile(t, Q_L, Q_R, false, at);
     if (!seen)
@@ -299,9 +299,8 @@ INLINE LearnedSums observe_tile(Tile<T> t, const TiledMatrix& m, int64_t number,
     const double surprise = pulls.S > 0 ? m.share * pulls.EE / pulls.S : 0;
     const double trust = surprise > 1 ? (m.freedom + 1) / (m.freedom + surprise) : 1, gain = m.gain * trust;
     if (seen) filter_tile(t, size, T(gain));
-    sums.S = pulls.S;
-    sums.MM = pulls.MM + gain * (2 * pulls.ME + gain * pulls.EE);
-    return sums;
+    return {sums.squares, pulls.S, pulls.MM, pulls.ME, pulls.EE, sums.missing,
+            pulls.MM + gain * (2 * pulls.ME + gain * pulls.EE)};
 }
 
 template <class T>
@@ -325,7 +324,7 @@ INLINE LearnedSums tile_pass(TilePass pass, const TiledMatrix& m, int64_t number
     T *const R = of_tile(m.R, m.width), *const Q_R = of_tile(m.Q_R, m.width);
     if (pass == OBSERVE_TILE) return observe_tile(t, m, number, L, Q_L, R, Q_R, at);
     move_tile(t, m, number, Q_L, Q_R, at);
-    return {0, 0, 0, 0, 0, 0};
+    return {0, 0, 0, 0, 0, 0, 0};
 }
 
 }  // namespace
