@@ -154,8 +154,17 @@ class AdaArturo(TrustRegionOptimizer):
         if self._info is None:
             self._make_info(members[0][0].device)
         assert self._info is not None
-        if take_step(rows, self._info, shards, members):
+        curvature, memory = self._curvature(self._info), 1 - self.param_groups[0]["betas"][0]
+        if take_step(rows, self._info, curvature, memory, shards, members):
             self._warn_missing(self._info[-1].item())
+
+    def _curvature(self, like: Tensor) -> Tensor:
+        """What :func:`arturo.surrogates.learned.follow_curvature` keeps. One for all groups; the first one has it saved."""
+        first = self.param_groups[0]
+        known = first.get("curvature")
+        first["curvature"] = like.new_zeros(3) if known is None else known.to(like)
+        kept: Tensor = first["curvature"]
+        return kept
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return adaptive_checkpoint.sealed(state_dict)

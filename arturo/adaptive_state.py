@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from arturo import kronecker, sharding
-from arturo.kernels.batch import sum_dtype
 from arturo.kronecker import Tiling
 from arturo.state import FACTORS, HALF, apart, buffer_dtype
 
 VECTOR_SIZE = 0.1  # of a vector (bias, gain) that has not travelled further than this from its start
 MATRIX_SIZE = 1.0  # times 1 / sqrt(columns): of a matrix that is smaller, such as an output layer that starts near 0
-PLAIN = ("step", "curvature", "tile")  # state that is the same on every process
+PLAIN = ("step", "tile")  # state that is the same on every process
 
 
 def effective_shape(p: Tensor) -> tuple[int, ...]:
@@ -78,7 +77,6 @@ def _matrix_shape(p: Tensor) -> tuple[int, ...]:
 def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     """Zeros: the first gain is 1, and the first gradient sets everything. ``M``, ``r`` and factors are in the tiles' bases.
 
-    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` keeps, the same for all parameters of a step.
     ``tile`` is the height and width of a tile, (0, 0) for a matrix that sharding keeps on the diagonal: a checkpoint may come
     from another number of processes. State of a DTensor is made of DTensors, except what is the same on every process.
     """
@@ -86,7 +84,6 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     real = torch.view_as_real(here) if here.is_complex() else here
     grid, dtype = grid_of(group, p), group["state_dtype"] or buffer_dtype(p)
     state = {"step": torch.zeros((), dtype=torch.float32, device=p.device if group["capturable"] else "cpu")}
-    state["curvature"] = torch.zeros(3, dtype=sum_dtype(p.device), device=p.device)
     like = real if grid is None else real.contiguous()
     for place, name in enumerate(("M", "r"), 1):
         state[name] = apart(like, dtype, place).zero_()

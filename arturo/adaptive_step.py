@@ -63,21 +63,41 @@ Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
-def take_step(rows: Sequence[AdaptiveRow], info: Tensor, shards: sharding.Shards | None, members: Members) -> bool:
-    """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing."""
+def take_step(
+    rows: Sequence[AdaptiveRow],
+    info: Tensor,
+    curvature: Tensor,
+    memory: float,
+    shards: sharding.Shards | None,
+    members: Members,
+) -> bool:
+    """Step all rows and write what happened to ``info`` and ``curvature``. Returns whether entries are known to be missing.
+
+    ``memory`` is the weight of the newest innovation in the curvature.
+    """
     if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
-        outcome = _step(rows, info, shards, members)
+        outcome, bends = _step(rows, info, curvature.unbind(), memory, shards, members)
         torch.stack([x.to(info.dtype) for x in outcome], out=info)
+        curvature.copy_(torch.stack(bends))
         return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
-    numbers = info.numpy()
+    numbers, known = info.numpy(), curvature.numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        numbers[:] = _step(rows, numbers, shards, members)
+        numbers[:], known[:] = _step(rows, numbers, tuple(known), memory, shards, members)
     return bool(numbers[-1] > 0)
 
 
-def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | None, members: Members) -> tuple[Any, ...]:
-    """``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards."""
-    past = _past(rows, info)
+def _step(
+    rows: Sequence[AdaptiveRow],
+    info: Vector,
+    past: Sequence[Any],
+    memory: float,
+    shards: sharding.Shards | None,
+    members: Members,
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What :class:`arturo.StepInfo` says, and the curvature after it; ``past`` is that before it.
+
+    ``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards.
+    """
     passes = kernels(rows)
     rows = [row for kernel in passes for row in kernel.rows]
     numbers = Numbers.of(rows, info)
@@ -91,8 +111,8 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     xp = learned.namespace(k)
     where = xp.where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    # One curvature:  c = sum E d / sum (s / sigma) d^2  with the last step d;  no further than the loss falls:  tau k <= 2 / c
-    bends = learned.follow_curvature(past, at.fell, at.pulled, numbers.gain.min() if rows else 0.0)
+    # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  tau k <= 2 / zeta
+    bends = learned.follow_curvature(past, at.fell, at.pulled, memory)
     bends = tuple(where(seen, new, old) for new, old in zip(bends, past, strict=False))
     most = learned.furthest(*bends) / (PER_LR * at.lr)
     free, k = k <= most, where(seen, xp.minimum(k, most), 0.0)
@@ -106,24 +126,12 @@ def _step(rows: Sequence[AdaptiveRow], info: Vector, shards: sharding.Shards | N
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
         kernel.move(keep[here], length[here], gain[here])
-    count(rows, (*bends, PER_LR * at.lr * k))
+    count(rows)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
-    return where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
-
-
-def _past(rows: Sequence[AdaptiveRow], info: Vector) -> Any:
-    """The curvature before this step: all parameters of the last one have the same, and the first is the oldest."""
-    if not rows:
-        return (0.0, 0.0, 0.0)
-    known = rows[0].state["curvature"]
-    if not isinstance(info, Tensor):
-        return known.numpy()
-    if any([row.alive is not None for row in rows]):  # the first that moves
-        alive = torch.stack([info.new_ones(()) if row.alive is None else row.alive.to(info) for row in rows])
-        known = torch.stack([row.state["curvature"].to(info) for row in rows]).index_select(0, alive.argmax().reshape(1))[0]
-    return known.to(info).unbind()
+    outcome = where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
+    return outcome, (*bends, where(at.entries > 0, PER_LR * at.lr * k, past[2]))
 
 
 class Numbers(NamedTuple):
@@ -223,22 +231,14 @@ def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
     return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 7))
 
 
-def count(rows: Sequence[AdaptiveRow], curvature: Sequence[Any]) -> None:
-    """One more step, and this curvature, in every row's state."""
-    steps, curvatures = ([row.state[name] for row in rows if row.alive is None] for name in ("step", "curvature"))
-    if steps and not native.count_steps(steps, curvatures, curvature):
+def count(rows: Sequence[AdaptiveRow]) -> None:
+    """One more step in every row's state."""
+    steps = [row.state["step"] for row in rows if row.alive is None]
+    if steps and not native.count_steps(steps):
         torch._foreach_add_(steps, 1)
-        for known in curvatures:
-            known.copy_(_stacked(curvature, known))
     for row in rows:
         if row.alive is not None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
-            known = row.state["curvature"]
-            known.copy_(torch.where(row.alive, _stacked(curvature, known), known))
-
-
-def _stacked(numbers: Sequence[Any], like: Tensor) -> Tensor:
-    return torch.stack([x.to(like) if isinstance(x, Tensor) else like.new_tensor(x) for x in numbers])
 
 
 def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:

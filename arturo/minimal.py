@@ -143,8 +143,8 @@ class MinimalAdaArturo(Optimizer):
             rows.append((p, state, state["M"] / s, sigma))
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
         k = phi**0.1875 * math.sqrt(B / max(A, N))  # the step spends phi^(3/8) of the drift's KL, or less
-        self.bent += K * (bent - self.bent)
-        self.went_2 += K * (went_2 - self.went_2)
+        self.bent += (1 - b1) * (bent - self.bent)
+        self.went_2 += (1 - b1) * (went_2 - self.went_2)
         if self.bent > 0 < self.went_2:  # no further than the quadratic model expects the loss to fall
             k = min(k, 2 * self.went_2 / self.bent / tau)
         self.went = tau * k

@@ -17,8 +17,8 @@ where s^2 is the noise of the gradient along a column of Q, sigma the tensor's s
        which is the KL of what the optimum drifts in a step. phi is the part of the pull M^T Sigma M that noise does not
        explain. The solution is d = - Sigma M / eta; where noise alone would pull harder than M does, eta is the one of such
        noise;
-    5. learns one curvature c: the model's Hessian is c tau Sigma^-1, and the innovation after a step d should be c tau Sigma^-1 d.
-       The step goes at most twice as far as to the optimum of this model, beyond which its loss would rise;
+    5. learns one curvature zeta: the model's Hessian is zeta tau Sigma^-1, so the innovation after a step d should be zeta tau
+       Sigma^-1 d. The step goes at most twice as far as to the optimum of this model, beyond which its loss would rise;
     6. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
 """
 
@@ -97,7 +97,7 @@ class Tensor:
     ) -> None:
         value = np.array(value, dtype=np.float64)
         self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
-        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of c, and tau / eta of the last step
+        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of zeta, and tau / eta of the last step
         self.vector = value.ndim < 2
         self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
         self.start = self.w.copy()
@@ -184,7 +184,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     skipped = sum(x.observe(g) for x, g in pairs)
     largest = max(x.options["lr"] for x, _ in pairs)
     drift = pull = noise = bent = length_2 = 0.0
-    numerator, denominator, went = pairs[0][0].curvature  # the same for all tensors of the last step
+    numerator, denominator, went = tensors[0].curvature  # the same for all
     problem = []
     for x, _ in pairs:
         o = x.options
@@ -203,14 +203,15 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             problem.append((x, block, precision, covariance))
     tau = pairs[0][0].options["per_lr"] * largest
     if skipped == sum(x.w.size for x, _ in pairs):
-        for x, _ in pairs:
+        for x in tensors:
             x.curvature = (numerator, denominator, 0.0)
         return Step(0.0, 0.0, drift, False, skipped)
-    K = min(kalman_gain(x.options["betas"][0], x.step) for x, _ in pairs)
+    K = 1 - tensors[0].options["betas"][0]
     numerator, denominator = numerator + K * (bent - numerator), denominator + K * (length_2 - denominator)
+    for x in tensors:
+        x.curvature = (numerator, denominator, 0.0)
     if pull == 0:
         for x, _ in pairs:
-            x.curvature = (numerator, denominator, 0.0)
             x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
         return Step(0.0, 0.0, drift, False, skipped)
     phi = min(max(1 - noise / pull, 0.01), 1.0)
@@ -218,7 +219,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     eta = allowed = float(np.sqrt(0.5 * max(pull, noise) / bound))
     if numerator > 0 and denominator > 0:
         eta = max(eta, tau * numerator / (2 * denominator))
-    for x, _ in pairs:
+    for x in tensors:
         x.curvature = (numerator, denominator, tau / eta)
     kl, moves = 0.0, []
     for x, block, precision, covariance in problem:

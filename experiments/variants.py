@@ -41,9 +41,9 @@ class Variant(Optimizer):
         moment: what s^2 is: "central", r; "raw", a running mean of squared gradients; "sum:c", r + (M / c)^2.
         noise: "learned", "constant" (the paper's one r for all weights), or "tile" (learned, one r for each tile).
         shared: tiles in one row of a matrix's grid share their left factor, those in one column their right factor.
-        share: "global", one share of signal for all tensors, or "tensor", one for each, which shortens that tensor's step alone.
+        share: "global", one share of signal for all tensors, or "tensor", one for each, which shortens its step alone.
         newton: how many times further than to the optimum of a quadratic model a step may go; None: as far as the region
-            allows. The model has one curvature c, in units of s / sigma, by regression of innovations on the last step.
+            allows. The model has one curvature, in units of s / sigma, by regression of innovations on the last step.
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -56,12 +56,12 @@ class Variant(Optimizer):
         noise: str = "learned", size: str = "current", student: str | None = "tile:16", least: float = 1.0, start: str = "eigh",
         level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
         moment: str = "central", shared: bool = False,
-        share: str = "global", newton: float | None = None,
+        share: str = "global", newton: float | None = 2.0,
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
         self.trace: list[tuple[float, float]] = []  # k and phi of every step
-        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator of c, the last step's tau k
+        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator, the last step's tau k
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -92,7 +92,7 @@ class Variant(Optimizer):
                 follow_shared(self.state[p]["blocks"], self.t, o)
         weights = self.surprises(gain, o) if before is None else before
         if o["newton"] is not None:
-            self.learn_curvature(gain, o)
+            self.learn_curvature(K, o)
         for p in o["params"]:
             if p.grad is None:
                 continue

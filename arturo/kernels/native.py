@@ -130,15 +130,12 @@ class NativeSweep:
         library().arturo_count(ctypes.c_int64(len(self.rows)), address, ctypes.c_double(eta))
 
 
-def count_steps(steps: list[Tensor], curvatures: list[Tensor], curvature: Sequence[Scalar]) -> bool:
-    """Add 1 to each step and store the three numbers in each of the curvatures; False: C++ cannot reach them."""
-    if _library is None or not all([x.is_cpu for x in steps + curvatures]):
+def count_steps(steps: list[Tensor]) -> bool:
+    """Add 1 to each of these numbers, if they are plain float32 of the host and the extension was built."""
+    if _library is None or not _are(torch.float32, steps) or not all([x.is_cpu for x in steps]):
         return False
-    if not (_are(torch.float32, steps) and _are(torch.float64, curvatures)) or isinstance(curvature[0], Tensor):
-        return False
-    pointers = array("Q", [x.data_ptr() for x in steps + curvatures])
-    address, numbers = ctypes.c_void_p(pointers.buffer_info()[0]), map(ctypes.c_double, curvature)
-    _library.arturo_count_steps(ctypes.c_int64(len(steps)), address, *numbers)
+    pointers = array("Q", [x.data_ptr() for x in steps])
+    _library.arturo_count_steps(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]))
     return True
 
 

@@ -184,20 +184,20 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
 
 
 def follow_curvature(curvature: Any, fell: Any, pulled: Any, gain: Any) -> tuple[Any, Any]:
-    r"""Numerator and denominator of the curvature :math:`c = \sum E d \,/ \sum (s / \sigma) d^2` after one more innovation.
+    r"""Numerator and denominator of the curvature :math:`\zeta = \sum E d \,/ \sum (s / \sigma) d^2` after one more innovation.
 
-    The Hessian of the model is :math:`c\,s / \sigma` along each direction of the basis, with one number c for all weights: a
-    step d changes the gradient by :math:`c (s / \sigma) d`, which the next innovation shows. The last step was
+    The Hessian of the model is :math:`\zeta\,s / \sigma` along each direction of the basis, with one number zeta for all
+    weights: a step d changes the gradient by :math:`\zeta (s / \sigma) d`, which the next innovation shows. The last step was
     :math:`d = -\lambda u \sigma M / s`, with the last step's :math:`\lambda = \tau k` and u = lr of the tensor / largest lr.
 
     Args:
         curvature: numerator, denominator, and lambda of the last step (0: there was none).
         fell: :math:`\sum u \sigma M E / s`.
         pulled: :math:`\sum u^2 \sigma M^2 / s`.
-        gain: of the filter. Both sums are running means with this weight.
+        gain: the filter's, once settled. Both sums are running means with this weight.
 
     Example:
-        >>> follow_curvature((0.0, 0.0, 0.1), -2.0, 4.0, 0.5)  # the step took half of the pull away: c = 5
+        >>> follow_curvature((0.0, 0.0, 0.1), -2.0, 4.0, 0.5)  # the step took half of the pull away: zeta = 5
         (0.1, 0.020000000000000004)
     """
     numerator, denominator, went = curvature
@@ -208,9 +208,9 @@ def follow_curvature(curvature: Any, fell: Any, pulled: Any, gain: Any) -> tuple
 
 
 def furthest(numerator: Any, denominator: Any) -> Any:
-    r"""The longest step, as :math:`\lambda = \tau k`: twice that to the optimum of the quadratic model, :math:`2 / c`.
+    r"""The longest step, as :math:`\lambda = \tau k`: twice that to the optimum of the quadratic model, :math:`2 / \zeta`.
 
-    Along the step the model's loss is :math:`-\lambda A + \tfrac12 c \lambda^2 A`, which is negative up to there. Infinite if
+    Along the step the model's loss is :math:`-\lambda A + \tfrac12 \zeta \lambda^2 A`, which is negative up to there. Infinite if
     no curvature is known, or if it is negative.
 
     Example:

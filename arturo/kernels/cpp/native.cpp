@@ -155,16 +155,9 @@ EXPORT void arturo_count(int64_t tensors, void* const* steps_then_etas, double e
     }
 }
 
-// One more step and this curvature, in every parameter's state of AdaArturo.
-EXPORT void arturo_count_steps(int64_t tensors, void* const* steps_then_curvatures, double numerator, double denominator,
-                               double went) {
-    for (int64_t i = 0; i < tensors; ++i) {
-        *static_cast<float*>(steps_then_curvatures[i]) += 1;
-        double* const curvature = static_cast<double*>(steps_then_curvatures[tensors + i]);
-        curvature[0] = numerator;
-        curvature[1] = denominator;
-        curvature[2] = went;
-    }
+// One more step, in every parameter's state of AdaArturo.
+EXPORT void arturo_count_steps(int64_t tensors, float* const* steps) {
+    for (int64_t i = 0; i < tensors; ++i) *steps[i] += 1;
 }
 
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Passes over memory, called through ctypes.", -1, nullptr,
