@@ -20,12 +20,12 @@ _RECORD = struct.Struct("=6Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(native.FORMATS)}
 
 
-class Table(NamedTuple):
-    """Rows of one format as the C++ side sees them. Holds no references: it lives as long as the step."""
+class Records(NamedTuple):
+    """Rows of one kind as the C++ side sees them. Holds no references: it lives as long as the step."""
 
-    format: int
+    kind: int
     rows: int
-    records: ctypes.Array[ctypes.c_char]
+    packed: ctypes.Array[ctypes.c_char]
 
 
 class Native:
@@ -38,7 +38,7 @@ class Native:
         self.rows = [row for alike in kinds.values() for row in alike]
         self.grads = [laid_out(row.grad, row.param) for row in self.rows]  # copies live as long as the step
         grads = iter(self.grads)
-        self.tables = [Table(kind, len(alike), _records(alike, grads)) for kind, alike in kinds.items()]
+        self.records = [Records(kind, len(alike), _packed(alike, grads)) for kind, alike in kinds.items()]
 
     def observe(self) -> Tensor:
         return self._call(OBSERVE)
@@ -46,16 +46,16 @@ class Native:
     def move(self, keep: Any, length: Any, gain: Any) -> None:
         self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
 
-    def _call(self, kind: int, *numbers: array[float]) -> Tensor:
+    def _call(self, which: int, *numbers: array[float]) -> Tensor:
         sums = torch.empty(len(self.rows), 7, dtype=torch.float64)
         threads, at = torch.get_num_threads(), 0
-        for table in self.tables:
+        for some in self.records:
             addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
             native.library().arturo_learned(
-                ctypes.c_int32(table.format), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
+                ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
                 *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 56 * at),
             )  # fmt: skip
-            at += table.rows
+            at += some.rows
         return sums
 
 
@@ -85,7 +85,7 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
     return torch.empty_like(param).copy_(grad)
 
 
-def _records(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
+def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
     records = ctypes.create_string_buffer(_RECORD.size * len(rows))
     size, rounded = _RECORD.size, rows[0].rounded
     numbers: dict[tuple[int, int], tuple[float, ...]] = {}  # of a group's step: the same for most rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from arturo import kronecker
 from arturo.kernels import native
 from arturo.kernels.adaptive import tiles
+from arturo.kernels.adaptive.native import Records
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
@@ -20,14 +21,6 @@ from arturo.surrogates import learned
 OBSERVE, MOVE = range(2)
 _RECORD = struct.Struct("=9Q8q13d")  # struct TiledMatrix of cpp/tiles.h
 _MOVED, _MOVED_AT = struct.Struct("=2d"), _RECORD.size - 16  # keep and length, its last fields
-
-
-class Table(NamedTuple):
-    """Rows of one dtype as the C++ side sees them."""
-
-    wide: bool
-    rows: int
-    records: ctypes.Array[ctypes.c_char]
 
 
 def takes(row: AdaptiveRow) -> bool:
@@ -54,16 +47,16 @@ class NativeTiles:
         self.means = [row.mean.contiguous() for row in self.rows]  # copies live as long as the step
         self.grads = [row.grad.to(row.mean.dtype).contiguous() for row in self.rows]
         self.mean_s = torch.empty(sum(row.grid.tiles for row in self.rows if row.grid is not None), dtype=torch.float64)
-        self.tables = self._tables(kinds)
+        self.records = self._records(kinds)
 
     def observe(self) -> Tensor:
         return self._call(OBSERVE)
 
     def move(self, keep: Any, length: Any, gain: Any) -> None:
         numbers = zip(keep.tolist(), length.tolist(), strict=True)
-        for table in self.tables:
-            for i, number in zip(range(table.rows), numbers, strict=False):
-                _MOVED.pack_into(table.records, i * _RECORD.size + _MOVED_AT, *number)
+        for some in self.records:
+            for i, number in zip(range(some.rows), numbers, strict=False):
+                _MOVED.pack_into(some.packed, i * _RECORD.size + _MOVED_AT, *number)
         self._call(MOVE)
         for row, mean in zip(self.rows, self.means, strict=True):
             if mean is not row.mean:
@@ -71,27 +64,28 @@ class NativeTiles:
             if row.mean.dtype != row.param.dtype:
                 row.param.copy_(row.mean)
 
-    def _call(self, kind: int) -> Tensor:
+    def _call(self, which: int) -> Tensor:
         sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64), 0
-        for table in self.tables:
+        for some in self.records:
             native.library().arturo_tiles(
-                ctypes.c_int32(table.wide), ctypes.c_int32(kind), ctypes.c_int64(table.rows), table.records,
+                ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
                 ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr() + 56 * at),
             )  # fmt: skip
-            at += table.rows
+            at += some.rows
         return sums
 
-    def _tables(self, kinds: dict[bool, list[AdaptiveRow]]) -> list[Table]:
-        tables, tensors, mean_s = [], zip(self.grads, self.means, strict=True), self.mean_s.data_ptr()
+    def _records(self, kinds: dict[bool, list[AdaptiveRow]]) -> list[Records]:
+        """By whether rows are in float64."""
+        found, tensors, mean_s = [], zip(self.grads, self.means, strict=True), self.mean_s.data_ptr()
         for wide, rows in kinds.items():
-            records = ctypes.create_string_buffer(_RECORD.size * len(rows))
+            packed = ctypes.create_string_buffer(_RECORD.size * len(rows))
             for i, (row, (grad, mean)) in enumerate(zip(rows, tensors, strict=False)):
                 grid, group, t, place = row.grid, row.group, row.t, tiles.first_tile(row)
                 assert grid is not None
                 due = kronecker.due(t, place, group["refresh"], grid.tiles)
                 counted, steps = kronecker.counted(t, place, kronecker.COUNTED_EVERY, grid.tiles)
                 _RECORD.pack_into(
-                    records, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(),
+                    packed, i * _RECORD.size, grad.data_ptr(), mean.data_ptr(),
                     *(row.state[name].data_ptr() if name in row.state else 0 for name in ("M", "r", "L", "Q_L", "R", "Q_R")),
                     mean_s, grid.tiles, grid.columns, grid.height, grid.width, *_turns(due, grid.tiles),
                     *_turns(counted, grid.tiles), kronecker.RIDGE, learned.factor_weight(kronecker.BASIS_BETA, t, steps),
@@ -99,8 +93,8 @@ class NativeTiles:
                     -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
                 )  # fmt: skip
                 mean_s += 8 * grid.tiles
-            tables.append(Table(wide, len(rows), records))
-        return tables
+            found.append(Records(wide, len(rows), packed))
+        return found
 
 
 def _turns(some: slice | None, count: int) -> tuple[int, int]:
