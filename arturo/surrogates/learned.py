@@ -210,8 +210,8 @@ def follow_curvature(curvature: Any, fell: Any, pulled: Any, gain: Any) -> tuple
 def furthest(numerator: Any, denominator: Any) -> Any:
     r"""The longest step, as :math:`\lambda = \tau k`: twice that to the optimum of the quadratic model, :math:`2 / \zeta`.
 
-    Along the step the model's loss is :math:`-\lambda A + \tfrac12 \zeta \lambda^2 A`, which is negative up to there. Infinite if
-    no curvature is known, or if it is negative.
+    Along the step the model's loss is :math:`-\lambda A + \tfrac12 \zeta \lambda^2 A`, which is negative up to there. Infinite
+    if no curvature is known, or if it is negative.
 
     Example:
         >>> tuple(float(furthest(np.float64(x), np.float64(0.5))) for x in (0.25, -0.25))
