@@ -16,6 +16,7 @@ from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import AdaptiveRow
+from arturo.kernels.batch import sum_dtype
 from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
@@ -96,6 +97,10 @@ class AdaArturo(TrustRegionOptimizer):
                 f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
         super().__init__(params, ADAPTIVE.chosen(locals()))
+        device = self.param_groups[0]["params"][0].device
+        self._curvature(
+            torch.zeros(0, dtype=sum_dtype(device), device=device)
+        )  # from the start: loading asks for what there is
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
@@ -162,8 +167,8 @@ class AdaArturo(TrustRegionOptimizer):
         """What :func:`arturo.surrogates.learned.follow_curvature` keeps. One for all groups; the first one has it saved."""
         first = self.param_groups[0]
         known = first.get("curvature")
-        first["curvature"] = like.new_zeros(3) if known is None else known.to(like)
-        kept: Tensor = first["curvature"]
+        kept: Tensor = like.new_zeros(3) if known is None else known.to(like)
+        first["curvature"] = kept
         return kept
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:

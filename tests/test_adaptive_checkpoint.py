@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from state_dicts import saved
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 from arturo import AdaArturo
 
@@ -27,6 +28,37 @@ def test_resuming_at_any_step_equals_not_stopping(dtype, adaptive, quadratic, sn
         quadratic.train(resumed, 14 - t, start=t)
         assert snapshot(resumed) == snapshot(optimizer), t
         assert resumed.last_step == optimizer.last_step
+
+
+@pytest.mark.parametrize("flat", [None, False, True], ids=["torch", "dcp", "dcp-flat"])
+def test_the_curvature_is_saved(flat, geometry, snapshot):
+    """A noiseless loss, where it sets the length of the steps."""
+
+    def made():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        return model, AdaArturo(model.parameters(), lr=0.01, **geometry)
+
+    def train(model, optimizer, steps):
+        for _ in range(steps):
+            for p in model.parameters():
+                p.grad = 2 * (p.detach() - 1)
+            optimizer.step()
+
+    model, optimizer = made()
+    train(model, optimizer, 60)
+    assert not optimizer.last_step.active and optimizer.param_groups[0]["curvature"][0] > 0
+    twin, resumed = made()
+    twin.load_state_dict(model.state_dict())
+    if flat is None:
+        resumed.load_state_dict(saved(optimizer.state_dict()))
+    else:
+        options = StateDictOptions(flatten_optimizer_state_dict=flat)
+        state_dict = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=options))
+        set_optimizer_state_dict(twin, resumed, state_dict, options=options)
+    train(twin, resumed, 5)
+    train(model, optimizer, 5)
+    assert snapshot(resumed) == snapshot(optimizer) and resumed.last_step == optimizer.last_step
 
 
 @pytest.mark.parametrize("kind", [float, int])
