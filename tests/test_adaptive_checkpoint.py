@@ -37,7 +37,7 @@ def test_the_curvature_is_saved(flat, geometry, snapshot):
     def made():
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3)
-        return model, AdaArturo(model.parameters(), lr=0.01, **geometry)
+        return model, AdaArturo(model.parameters(), **geometry)
 
     def train(model, optimizer, steps):
         for _ in range(steps):
