@@ -6,7 +6,7 @@ All trainings of a problem run in one process, in turns of some steps each, so t
 alike. The clock runs while a network trains and stands while it is evaluated, on a sixth of the training examples that is held
 out. Both use a cosine to 0. AdamW gets a warm-up over a tenth of its steps and, out of several, the lr with the lowest median
 validation loss at the end; that loss is the target. AdaArturo gets its defaults and no warm-up. Times are medians over the
-seeds; a seed that never reaches the target counts as infinite.
+seeds; a seed that never reaches the target counts as infinite. Problems that OUT has from earlier commands stay in the table.
 """
 
 from __future__ import annotations
@@ -148,31 +148,36 @@ def summary(trainings: list[Training], target: float) -> dict[str, Any]:
     return {
         "final": statistics.median(x.curve[-1][2] for x in trainings),
         "seconds": statistics.median(x.seconds for x in trainings),
-        "steps_to_target": statistics.median(steps for steps, _ in reached),
-        "seconds_to_target": statistics.median(seconds for _, seconds in reached),
+        "steps_to_target": finite(statistics.median(steps for steps, _ in reached)),
+        "seconds_to_target": finite(statistics.median(seconds for _, seconds in reached)),
         "curves": [x.curve for x in trainings],
     }
 
 
+def finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
 def report(results: dict[str, Any]) -> str:
     lines = [
-        "# Time to target", "", f"`{results['command']}`", "", f"{machine_line(results['machine'])}.", "",
-        f"Medians over {results['seeds']} seeds. The target is the validation loss that AdamW ends at with the best of its lr; "
-        "ratios are to the time that AdamW takes to it.",
+        "# Time to target", "",
+        "Medians over seeds. The target is the validation loss that AdamW ends at with the best of its lr; ratios are to the "
+        "time that AdamW takes to it.",
     ]  # fmt: skip
     for problem in results["problems"].values():
         reference = problem["contenders"][problem["best"]]["seconds_to_target"]
         lines += [
             "", f"### {problem['title']}: {problem['steps']} steps, target {problem['target']:.4f} ({problem['best']})", "",
+            f"`{problem['command']}`; {problem['seeds']} seeds; {machine_line(problem['machine'])}.", "",
             "| | final validation loss | s in all | steps to target | s to target | x AdamW's time |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, row in problem["contenders"].items():
-            there = math.isfinite(row["seconds_to_target"])
+            there = row["seconds_to_target"] is not None
             cells = (
                 name, f"{row['final']:.4f}", f"{row['seconds']:.1f}", f"{row['steps_to_target']:.0f}" if there else "–",
                 f"{row['seconds_to_target']:.1f}" if there else "–",
-                f"{row['seconds_to_target'] / reference:.2f}" if there and math.isfinite(reference) else "–",
+                f"{row['seconds_to_target'] / reference:.2f}" if there and reference is not None else "–",
             )  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -191,14 +196,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    results: dict[str, Any] = {"command": command(), "machine": machine(), "seeds": arguments.seeds, "problems": {}}
-    for name in arguments.problems:
-        results["problems"][name] = measure(PROBLEMS[name](), arguments)
-    results["machine"]["load_after"] = load()
+    rows = arguments.out / "time_to_target.json"
+    results: dict[str, Any] = json.loads(rows.read_text()) if rows.exists() else {"problems": {}}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "time_to_target.json").write_text(json.dumps(results, indent=1).replace("Infinity", "null") + "\n")
-    (arguments.out / "time_to_target.md").write_text(report(results))
-    draw(results, arguments.out / "time_to_target.png")
+    for name in arguments.problems:
+        here = machine()
+        measured = measure(PROBLEMS[name](), arguments)
+        about = {"command": command(), "machine": {**here, "load_after": load()}, "seeds": arguments.seeds}
+        results["problems"][name] = {**measured, **about}
+        rows.write_text(json.dumps(results, separators=(",", ":")) + "\n")
+        (arguments.out / "time_to_target.md").write_text(report(results))
+        draw(results, arguments.out / "time_to_target.png")
     print(report(results))
 
 
