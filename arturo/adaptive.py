@@ -16,7 +16,6 @@ from arturo.adaptive_step import row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import AdaptiveRow
-from arturo.kernels.batch import sum_dtype
 from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
@@ -96,11 +95,8 @@ class AdaArturo(TrustRegionOptimizer):
             raise ValueError(
                 f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
-        super().__init__(params, ADAPTIVE.chosen(locals()))
-        device = self.param_groups[0]["params"][0].device
-        self._curvature(
-            torch.zeros(0, dtype=sum_dtype(device), device=device)
-        )  # from the start: loading asks for what there is
+        # The curvature is one for all groups and saved with the first; loading asks for what is there from the start.
+        super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0, 0.0, 0.0)})
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
@@ -159,17 +155,11 @@ class AdaArturo(TrustRegionOptimizer):
         if self._info is None:
             self._make_info(members[0][0].device)
         assert self._info is not None
-        curvature, memory = self._curvature(self._info), 1 - self.param_groups[0]["betas"][0]
-        if take_step(rows, self._info, curvature, memory, shards, members):
-            self._warn_missing(self._info[-1].item())
-
-    def _curvature(self, like: Tensor) -> Tensor:
-        """What :func:`arturo.surrogates.learned.follow_curvature` keeps. One for all groups; the first one has it saved."""
         first = self.param_groups[0]
-        known = first.get("curvature")
-        kept: Tensor = like.new_zeros(3) if known is None else known.to(like)
-        first["curvature"] = kept
-        return kept
+        memory = 1 - first["betas"][0]
+        missing, first["curvature"] = take_step(rows, self._info, first["curvature"], memory, shards, members)
+        if missing:
+            self._warn_missing(self._info[-1].item())
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return adaptive_checkpoint.sealed(state_dict)

@@ -64,26 +64,23 @@ Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the op
 
 
 def take_step(
-    rows: Sequence[AdaptiveRow],
-    info: Tensor,
-    curvature: Tensor,
-    memory: float,
-    shards: sharding.Shards | None,
-    members: Members,
-) -> bool:
-    """Step all rows and write what happened to ``info`` and ``curvature``. Returns whether entries are known to be missing.
+    rows: Sequence[AdaptiveRow], info: Tensor, curvature: Any, memory: float, shards: sharding.Shards | None, members: Members
+) -> tuple[bool, Any]:
+    """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing, and the curvature.
 
-    ``memory`` is the weight of the newest innovation in the curvature.
+    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` keeps: three floats on the host, else a tensor,
+    which changes in place. ``memory`` is the weight of the newest innovation in it.
     """
     if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
-        outcome, bends = _step(rows, info, curvature.unbind(), memory, shards, members)
+        known = curvature.to(info) if isinstance(curvature, Tensor) else info.new_tensor(curvature)
+        outcome, bends = _step(rows, info, known.unbind(), memory, shards, members)
         torch.stack([x.to(info.dtype) for x in outcome], out=info)
-        curvature.copy_(torch.stack(bends))
-        return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0)
-    numbers, known = info.numpy(), curvature.numpy()
+        known.copy_(torch.stack(bends))
+        return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0), known
+    numbers, past = info.numpy(), curvature.tolist() if isinstance(curvature, Tensor) else curvature
     with np.errstate(divide="ignore", invalid="ignore"):
-        numbers[:], known[:] = _step(rows, numbers, tuple(known), memory, shards, members)
-    return bool(numbers[-1] > 0)
+        numbers[:], bends = _step(rows, numbers, tuple(map(np.float64, past)), memory, shards, members)
+    return bool(numbers[-1] > 0), tuple(map(float, bends))
 
 
 def _step(
@@ -111,10 +108,10 @@ def _step(
     xp = learned.namespace(k)
     where = xp.where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
-    # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  tau k <= 2 / zeta
+    # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  k <= 2 / zeta
     bends = learned.follow_curvature(past, at.fell, at.pulled, memory)
     bends = tuple(where(seen, new, old) for new, old in zip(bends, past, strict=False))
-    most = learned.furthest(*bends) / (PER_LR * at.lr)
+    most = learned.furthest(*bends)
     free, k = k <= most, where(seen, xp.minimum(k, most), 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
@@ -131,7 +128,7 @@ def _step(
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
     outcome = where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
-    return outcome, (*bends, where(at.entries > 0, PER_LR * at.lr * k, past[2]))
+    return outcome, (*bends, where(at.entries > 0, k, past[2]))
 
 
 class Numbers(NamedTuple):

@@ -99,7 +99,7 @@ class MinimalAdaArturo(Optimizer):
     def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.995)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas})
         self.t = 0
-        self.bent = self.went_2 = self.went = 0.0  # numerator and denominator of the curvature; tau k of the last step
+        self.bent = self.went_2 = self.went = 0.0  # numerator and denominator of the curvature; k of the last step
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -128,7 +128,7 @@ class MinimalAdaArturo(Optimizer):
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
             size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
             sigma = max(size.square().mean().sqrt().item(), least)
-            d = -self.went * sigma * state["M"] / s  # the last step
+            d = -self.went * sigma * state["M"] / s  # the last step, over tau
             bent += (E * d).sum().item()
             went_2 += (s / sigma * d.square()).sum().item()
             state["M"] += K * min(1.0, 17 / (16 + z2.item())) * E  # outliers are trusted less
@@ -146,8 +146,8 @@ class MinimalAdaArturo(Optimizer):
         self.bent += (1 - b1) * (bent - self.bent)
         self.went_2 += (1 - b1) * (went_2 - self.went_2)
         if self.bent > 0 < self.went_2:  # no further than the quadratic model expects the loss to fall
-            k = min(k, 2 * self.went_2 / self.bent / tau)
-        self.went = tau * k
+            k = min(k, 2 * self.went_2 / self.bent)
+        self.went = k
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
         for p, state, step, sigma in rows:

@@ -97,7 +97,7 @@ class Tensor:
     ) -> None:
         value = np.array(value, dtype=np.float64)
         self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
-        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of zeta, and tau / eta of the last step
+        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of zeta, and 1 / eta of the last step
         self.vector = value.ndim < 2
         self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
         self.start = self.w.copy()
@@ -197,7 +197,9 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             drift += 0.5 * float(np.trace(precision)) * (tau * sigma) ** 2
             pull += float(M @ covariance @ M)
             noise += float(np.trace(covariance @ Q @ np.diag(s**2 * K / (2 - K)) @ Q.T))
-            last = -went / tau * (o["lr"] / largest) * covariance @ block.M_before.ravel()  # the last step, by today's model
+            last = (
+                -went / tau * (o["lr"] / largest) * covariance @ block.M_before.ravel()
+            )  # the last step over tau, by today's model
             bent += float(block.E.ravel() @ last)
             length_2 += tau * float(last @ precision @ last)
             problem.append((x, block, precision, covariance))
@@ -218,9 +220,9 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     bound = phi ** (2 * pairs[0][0].options["exponent"]) * drift
     eta = allowed = float(np.sqrt(0.5 * max(pull, noise) / bound))
     if numerator > 0 and denominator > 0:
-        eta = max(eta, tau * numerator / (2 * denominator))
+        eta = max(eta, numerator / (2 * denominator))
     for x in tensors:
-        x.curvature = (numerator, denominator, tau / eta)
+        x.curvature = (numerator, denominator, 1 / eta)
     kl, moves = 0.0, []
     for x, block, precision, covariance in problem:
         d = -(covariance @ block.M.ravel()) / eta * (x.options["lr"] / largest)

@@ -61,7 +61,7 @@ class Variant(Optimizer):
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
         self.t = 0
         self.trace: list[tuple[float, float]] = []  # k and phi of every step
-        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator, the last step's tau k
+        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator, the last step's k
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -119,13 +119,13 @@ class Variant(Optimizer):
         budget, pull, noise = (sum(row[i] for row in rows) for i in (5, 6, 7))
         whole = self.length(budget, pull, noise, K, o)
         if o["newton"] is not None and self.curvature[0] > 0 < self.curvature[1]:
-            most = o["newton"] * self.curvature[1] / self.curvature[0] / (PER_LR * o["lr"]) if o["lr"] > 0 else math.inf
+            most = o["newton"] * self.curvature[1] / self.curvature[0]
             whole = (min(whole[0], most / whole[1]), whole[1])
         shares = self.shares(rows, K, o)
         for p, w, block, s, size, *sums in rows:
             k, length = whole if o["region"] == "global" else self.length(*sums, K, o)
             length = shares.get(id(p), length)
-            self.curvature[2] = PER_LR * o["lr"] * k * length
+            self.curvature[2] = k * length
             spent = k * k * pull / max(budget, 1e-300) if o["region"] == "global" else 1.0
             d = turned(block["M"] / s, block, back=True)
             tau = PER_LR * o["lr"]

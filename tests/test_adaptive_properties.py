@@ -389,14 +389,14 @@ def test_a_noiseless_regression_converges_at_a_large_lr(lr, seed):
 
 @both
 def test_a_step_ends_where_the_quadratic_model_stops_falling(covariance):
-    """tau k <= 2 / zeta, with zeta from the innovations."""
+    """k <= 2 / zeta, with zeta from the innovations."""
     params = make_params(torch.Generator().manual_seed(0), [(4, 4), (4,)])
     optimizer, limited = AdaArturo(params, lr=1e-2, covariance=covariance), 0
     for _ in range(300):
         for p in params:
             p.grad = 0.7 * (p.detach() - 1)
         optimizer.step()
-        numerator, denominator, went = optimizer.param_groups[0]["curvature"].tolist()
+        numerator, denominator, went = optimizer.param_groups[0]["curvature"]
         if numerator > 0:
             furthest = 2 * denominator / numerator
             assert went <= furthest * (1 + 1e-12)

@@ -98,7 +98,7 @@ def test_a_state_dict_that_lacks_a_newer_flag_loads(kind, flag, quadratic):
 
 
 def test_loading_after_regrouping(way, quadratic, snapshot):
-    """One group saved, its state put under two groups: all that counts is with every parameter."""
+    """One group saved, its state put under two groups: all that counts is with every parameter, or learned anew."""
     params = quadratic.params()
     optimizer = way(params)
     quadratic.train(optimizer, 3)

@@ -183,35 +183,36 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
     return xp.where(A > 0, xp.sqrt(part * B / xp.maximum(A, N)), 0.0), phi, part
 
 
-def follow_curvature(curvature: Any, fell: Any, pulled: Any, gain: Any) -> tuple[Any, Any]:
+def follow_curvature(curvature: Any, fell: Any, pulled: Any, weight: float) -> tuple[Any, Any]:
     r"""Numerator and denominator of the curvature :math:`\zeta = \sum E d \,/ \sum (s / \sigma) d^2` after one more innovation.
 
     The Hessian of the model is :math:`\zeta\,s / \sigma` along each direction of the basis, with one number zeta for all
-    weights: a step d changes the gradient by :math:`\zeta (s / \sigma) d`, which the next innovation shows. The last step was
-    :math:`d = -\lambda u \sigma M / s`, with the last step's :math:`\lambda = \tau k` and u = lr of the tensor / largest lr.
+    weights: a step changes the gradient in proportion, which the next innovation shows. Steps are in units of tau, as if lr had
+    been the same all the time: :math:`d = -k u \sigma M / s`, with the last step's k and u = lr of the tensor / largest lr. So
+    a step is proportional to lr whatever lr was before.
 
     Args:
-        curvature: numerator, denominator, and lambda of the last step (0: there was none).
+        curvature: numerator, denominator, and k of the last step (0: there was none).
         fell: :math:`\sum u \sigma M E / s`.
         pulled: :math:`\sum u^2 \sigma M^2 / s`.
-        gain: the filter's, once settled. Both sums are running means with this weight.
+        weight: of the newest innovation in both sums.
 
     Example:
         >>> follow_curvature((0.0, 0.0, 0.1), -2.0, 4.0, 0.5)  # the step took half of the pull away: zeta = 5
         (0.1, 0.020000000000000004)
     """
-    numerator, denominator, went = curvature
+    numerator, denominator, last = curvature
     return (
-        numerator + gain * (-went * fell - numerator),
-        denominator + gain * (went * went * pulled - denominator),
+        numerator + weight * (-last * fell - numerator),
+        denominator + weight * (last * last * pulled - denominator),
     )
 
 
 def furthest(numerator: Any, denominator: Any) -> Any:
-    r"""The longest step, as :math:`\lambda = \tau k`: twice that to the optimum of the quadratic model, :math:`2 / \zeta`.
+    r"""The largest ``k``: twice that of the optimum of the quadratic model, :math:`2 / \zeta`.
 
-    Along the step the model's loss is :math:`-\lambda A + \tfrac12 \zeta \lambda^2 A`, which is negative up to there. Infinite
-    if no curvature is known, or if it is negative.
+    Along the step the model's loss is :math:`-k A + \tfrac12 \zeta k^2 A`, which is negative up to there. Infinite if no
+    curvature is known, or if it is negative.
 
     Example:
         >>> tuple(float(furthest(np.float64(x), np.float64(0.5))) for x in (0.25, -0.25))
