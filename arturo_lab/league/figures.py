@@ -49,7 +49,7 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-    figure.suptitle("Ranks by the test result: dots are tasks (larger: several), bars and numbers the mean", fontsize=9)
+    figure.suptitle("Ranks by the test result\ndots: tasks (larger: several); bars and numbers: the mean", fontsize=9)
     return figure
 
 
