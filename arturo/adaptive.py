@@ -95,7 +95,7 @@ class AdaArturo(TrustRegionOptimizer):
             raise ValueError(
                 f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
-        # The curvature is one for all groups and saved with the first; loading asks for what is there from the start.
+        # One curvature for all groups, stored in the first. Loading a flattened checkpoint looks only for keys that exist.
         super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0, 0.0, 0.0)})
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:

@@ -180,9 +180,9 @@ def region(
     """Sizes and sums: one small table, added up over all processes in one reduction."""
     xp = learned.namespace(info)
     stack: Any = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
-    squares, S, pulled, fell, EE, missing, pull = joined(sums, info).T
+    squares, S, MM, ME, EE, missing, pull = joined(sums, info).T
+    pulled, fell = MM, ME
     # Everything that is added up, such that A and z^2 follow from sums:  A = MM + 2 w K ME + (w K)^2 EE,  z^2 = share EE / S
-    MM, ME, EE = pulled, fell, EE
     if any([row.grid is not None for row in rows]):  # whose tiles have their own w: A is known
         on_diagonal = 1 - numbers.turned
         MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE

@@ -17,7 +17,7 @@ where s^2 is the noise of the gradient along a column of Q, sigma the tensor's s
        which is the KL of what the optimum drifts in a step. phi is the part of the pull M^T Sigma M that noise does not
        explain. The solution is d = - Sigma M / eta; where noise alone would pull harder than M does, eta is the one of such
        noise;
-    5. learns one curvature zeta: the model's Hessian is zeta tau Sigma^-1, so the innovation after a step d should be zeta tau
+    5. learns one curvature zeta: the model's Hessian is zeta Sigma^-1, so the innovation after a step d should be zeta
        Sigma^-1 d. The step goes at most twice as far as to the optimum of this model, beyond which its loss would rise;
     6. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
 """

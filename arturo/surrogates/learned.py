@@ -186,8 +186,8 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
 def follow_curvature(curvature: Any, fell: Any, pulled: Any, weight: float) -> tuple[Any, Any]:
     r"""Numerator and denominator of the curvature :math:`\zeta = \sum E d \,/ \sum (s / \sigma) d^2` after one more innovation.
 
-    The Hessian of the model is :math:`\zeta\,s / \sigma` along each direction of the basis, with one number zeta for all
-    weights: a step changes the gradient in proportion, which the next innovation shows. Steps are in units of tau, as if lr had
+    The Hessian of the model is zeta times the precision :math:`s / (\tau\sigma)`, with one number zeta for all weights: a step
+    changes the gradient in proportion, which the next innovation shows. Steps are in units of tau, as if lr had
     been the same all the time: :math:`d = -k u \sigma M / s`, with the last step's k and u = lr of the tensor / largest lr. So
     a step is proportional to lr whatever lr was before.
 

@@ -31,12 +31,6 @@ static inline int processor_level() {
 #define PREFETCH(address) __builtin_prefetch(address)
 #endif
 
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 14
-#define NO_VECTORS _Pragma("GCC novector")
-#else
-#define NO_VECTORS
-#endif
-
 #ifdef _WIN32
 #define EXPORT extern "C" __declspec(dllexport)
 #else

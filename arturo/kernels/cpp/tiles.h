@@ -178,7 +178,6 @@ INLINE void load_transposed(const T* from, int64_t rows, int64_t columns, T* to)
         const int64_t end = std::min<int64_t>(begin + PAD, columns);
         for (int64_t i = 0; i < rows; ++i) {
             const T* __restrict from_ = from + i * columns;
-            NO_VECTORS
             for (int64_t j = begin; j < end; ++j) to[j * stride + i] = from_[j];
         }
         for (int64_t j = begin; j < end; ++j) std::fill(to + j * stride + rows, to + (j + 1) * stride, T(0));
