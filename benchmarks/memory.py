@@ -48,7 +48,7 @@ class Case(NamedTuple):
     title: str
     make: Callable[[list[Tensor]], Optimizer]
     dtype: torch.dtype = torch.float32  # of the parameters
-    needs: str = "torch"  # a contender that must be there
+    needs: str | None = None  # a contender that must be there
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -179,7 +179,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measure(arguments.one, arguments.weights, arguments.tensors[0])))
         return
-    skipped = {name: reason for name in arguments.cases if (reason := missing(CASES[name].needs))}
+    skipped = {name: reason for name in arguments.cases if (needs := CASES[name].needs) and (reason := missing(needs))}
     names = [name for name in arguments.cases if name not in skipped]
     results: dict[str, Any] = {"command": command(), "machine": machine(), "skipped": skipped, "lists": []}
     for tensors in arguments.tensors:

@@ -60,6 +60,7 @@ extern "C" int streams(int read, int write, float* const* arrays, int64_t n, int
         case 13: pass<1, 3>(arrays, n, threads); return 0;
         case 21: pass<2, 1>(arrays, n, threads); return 0;
         case 22: pass<2, 2>(arrays, n, threads); return 0;
+        case 31: pass<3, 1>(arrays, n, threads); return 0;
         case 35: pass<3, 5>(arrays, n, threads); return 0;
     }
     return 1;
