@@ -9,6 +9,7 @@ from arturo import AdaArturo, kronecker, minimal
 from arturo import reference_adaptive as oracle
 from arturo.kernels import native
 from arturo.kernels.adaptive import choice
+from arturo.kernels.adaptive import row as rows
 
 SHAPES = ((3, 4), (8, 8), (4, 2, 2), (40, 24), (24, 40), (6, 13), (5,), (700,), ())
 WAYS = {
@@ -18,6 +19,8 @@ WAYS = {
     "capturable": {"capturable": True},
     "capturable-foreach": {"capturable": True, "foreach": True},
 }
+
+BFLOAT16_STATE = {"state_dtype": torch.bfloat16}
 
 
 @pytest.fixture
@@ -95,6 +98,29 @@ def test_the_number_of_threads_changes_no_bit(snapshot):
         ends.append((snapshot(optimizer), infos))
     torch.set_num_threads(before)
     assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")
+@pytest.mark.parametrize(("dtype", "flags"), [(torch.float64, {}), (torch.bfloat16, {}), (torch.float32, BFLOAT16_STATE)])
+def test_bands_are_the_whole_tensor(dtype, flags, monkeypatch):
+    """The same missing tiles, turns to refresh, and bits of the rounding; but for the order in which sums are added."""
+    ends = []
+    for entries in (60, 1 << 30):
+        monkeypatch.setattr(rows, "BAND", {True: entries})
+        generator = torch.Generator().manual_seed(0)
+        shapes = (24, 20), (16, 4, 3), (120, 2), (90,)  # the last two are diagonal
+        params = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+        params.append(torch.nn.Parameter(torch.randn(2, 100, generator=generator).to(dtype).T))  # columns first
+        optimizer = AdaArturo(params, block=4, foreach=False, **flags)
+        infos = list(train(optimizer, params, 22, gaps=True))
+        state = torch.cat([optimizer.state[p][name].flatten().double() for p in params for name in ("M", "r")])
+        ends.append((torch.cat([p.detach().flatten().double() for p in params]), state, infos[-1].eta))
+    some, whole = ends
+    if dtype == torch.float64:
+        torch.testing.assert_close(some, whole, rtol=1e-9, atol=1e-12)
+    else:  # where a last bit of a sum differs some numbers are rounded otherwise
+        assert min((x == y).float().mean() for x, y in zip(some[:2], whole[:2], strict=True)) > 0.95
+        torch.testing.assert_close(some[2], whole[2], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("every", [2, 3, 7])

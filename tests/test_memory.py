@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 from arturo.kernels import foreach, native
+from arturo.kernels.adaptive import row as adaptive_row
 from arturo.kernels.eager import PIECE
 
 MIB = 2**20
@@ -118,6 +119,20 @@ def test_foreach_needs_a_fixed_number_of_lists(monkeypatch, options, lists, part
         optimizer = make(parts * foreach.PART, tensors, foreach=True, **options)
         peak = peak_allocated(optimizer.step)
         assert peak <= 4 * foreach.PART * lists, f"{peak / 4 / foreach.PART:.2f} lists with {tensors} tensors"
+
+
+@pytest.mark.parametrize("options", [{"foreach": False}, {**BFLOAT16_STATE, "fused": False}], ids=["float32", "state"])
+@pytest.mark.parametrize("covariance", ["kronecker", "diagonal"])
+def test_a_large_tensor_goes_band_by_band(monkeypatch, covariance, options):
+    monkeypatch.setattr(adaptive_row, "BAND", {True: 1 << 15})
+    found = []
+    for rows in (512, 2048):
+        p = torch.nn.Parameter(torch.randn(rows, 256))
+        p.grad = torch.randn(rows, 256)
+        optimizer = AdaArturo([p], covariance=covariance, **options)
+        optimizer.step()  # makes the bases
+        found.append(peak_allocated(optimizer.step))
+    assert found[1] < 1.1 * found[0], [x / MIB for x in found]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,22 @@ class Eager:
         self.rows = rows
 
     def observe(self) -> Tensor:
-        return joined([observe(row) for row in self.rows])
+        return observe_all(observe, self.rows)
 
     def move(self, keep: Any, length: Any, gain: Any) -> None:
-        for row, *numbers in zip(self.rows, keep, length, gain, strict=True):
-            move(row, *numbers)
+        move_all(move, self.rows, keep, length, gain)
+
+
+def observe_all(observe: Callable[[AdaptiveRow], Tensor], rows: Sequence[AdaptiveRow]) -> Tensor:
+    """Row by row, band by band."""
+    parts = [[observe(band) for band in row.bands()] for row in rows]
+    return joined([some[0] if len(some) == 1 else torch.stack(some).sum(0) for some in parts])
+
+
+def move_all(move: Callable[..., None], rows: Sequence[AdaptiveRow], *numbers: Any) -> None:
+    for row, *own in zip(rows, *numbers, strict=True):
+        for band in row.bands():
+            move(band, *own)
 
 
 def observe(row: AdaptiveRow) -> Tensor:

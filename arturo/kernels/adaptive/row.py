@@ -14,6 +14,9 @@ from arturo.kronecker import Tiling
 from arturo.surrogates import learned
 
 ROUNDINGS = ("M", "r", "L", "R", "Q_L", "Q_R")  # buffers in bfloat16, by the number of their rounding bits
+LIKE = ("M", "r", "start")  # buffers with the parameter's shape
+SLICED = {*ROUNDINGS, *LIKE}
+BAND = {True: 1 << 18, False: 1 << 22}  # entries of a band, on the CPU and on devices, which want larger operations
 
 
 class AdaptiveRow(NamedTuple):
@@ -73,6 +76,27 @@ class AdaptiveRow(NamedTuple):
     def rounded(self) -> bool:
         """Whether state is in bfloat16."""
         return self.state["M"].dtype == torch.bfloat16
+
+    def bands(self) -> list[AdaptiveRow]:
+        """The same as several rows, so that temporary tensors do not grow with it: whole rows of tiles or of entries."""
+        grid, size = self.grid, self.mean.numel()
+        if not self.mean.dim() or self.state["M"].stride(0) * len(self.mean) != size:  # its rows do not lie one after another
+            return [self]
+        lines = len(self.mean) if grid is None else grid.rows
+        step = max(BAND[self.mean.is_cpu] * lines // max(size, 1), 1)
+        if step >= lines or torch.compiler.is_compiling():
+            return [self]
+        height = 1 if grid is None else grid.height
+
+        def band(begin: int, end: int) -> AdaptiveRow:
+            here = slice(begin * height, end * height)
+            state = {name: x[here] if name in LIKE else x[begin:end] for name, x in self.state.items() if name in SLICED}
+            return self._replace(
+                param=self.param[here], grad=self.grad[here], mean=self.mean[here], state=state,
+                grid=None if grid is None else grid._replace(rows=end - begin), first=self.first + begin * (size // lines),
+            )  # fmt: skip
+
+        return [band(begin, min(begin + step, lines)) for begin in range(0, lines, step)]
 
     def read(self, name: str) -> Tensor:
         """A buffer of the state in the mean's precision: itself, or a copy if it is :attr:`rounded`."""

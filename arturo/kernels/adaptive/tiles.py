@@ -20,11 +20,10 @@ class Tiles:
         self.rows = rows
 
     def observe(self) -> Tensor:
-        return eager.joined([observe(row) for row in self.rows])
+        return eager.observe_all(observe, self.rows)
 
     def move(self, keep: Any, length: Any, gain: Any) -> None:
-        for row, *numbers in zip(self.rows, keep, length, strict=True):
-            move(row, *numbers)
+        eager.move_all(move, self.rows, keep, length)
 
 
 def observe(row: AdaptiveRow) -> Tensor:
