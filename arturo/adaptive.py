@@ -160,6 +160,8 @@ class AdaArturo(TrustRegionOptimizer):
         missing, first["curvature"] = take_step(rows, self._info, first["curvature"], memory, shards, members)
         if missing:
             self._warn_missing(self._info[-1].item())
+        if self._info.is_cpu and not first["capturable"]:
+            self._warn_broken(self._info[1].item())
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return adaptive_checkpoint.sealed(state_dict)

@@ -88,7 +88,7 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     for place, name in enumerate(("M", "r"), 1):
         state[name] = apart(like, dtype, place).zero_()
     if _whole_grid(group, p) is not None:
-        state["tile"] = torch.tensor((0, 0) if grid is None else (grid.height, grid.width))
+        state["tile"] = torch.tensor((0, 0) if grid is None else (grid.height, grid.width), device="cpu")
     for name, n in kronecker.sides(grid):
         assert grid is not None
         state[name] = torch.zeros(grid.rows, grid.columns, n, n, dtype=dtype, device=p.device)

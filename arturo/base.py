@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
@@ -33,6 +34,7 @@ class TrustRegionOptimizer(Optimizer):
     unseen: ClassVar[str]
     _info: Tensor | None
     _warned_missing: bool
+    _warned_broken: bool
 
     def __init__(self, params: ParamsT, options: dict[str, Any]) -> None:
         self.declared.check(options)
@@ -42,7 +44,7 @@ class TrustRegionOptimizer(Optimizer):
 
     def _unsaved(self) -> dict[str, Any]:
         """Attributes that are not in checkpoints, with their initial values."""
-        return {"_info": None, "_warned_missing": False}
+        return {"_info": None, "_warned_missing": False, "_warned_broken": False}
 
     @property
     def last_step(self) -> StepInfo:
@@ -81,6 +83,15 @@ class TrustRegionOptimizer(Optimizer):
                 f"{int(skipped)} gradient entries were not finite or too large to square and were skipped: their weights "
                 f"follow {self.unseen} (if all entries are missing, nothing moves). last_step.skipped counts them; "
                 "this warning is given once."
+            )
+
+    def _warn_broken(self, kl: float) -> None:
+        """Warn once that the trust region has no size."""
+        if math.isnan(kl) and not self._warned_broken:
+            self._warned_broken = True
+            warn(
+                "a parameter or its state has entries that are not finite: the trust region has no size, and nothing moves. "
+                "torch.isfinite(p).all() tells which parameter; this warning is given once."
             )
 
     def posterior(

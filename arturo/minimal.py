@@ -141,6 +141,8 @@ class MinimalAdaArturo(Optimizer):
             A += sigma * (state["M"].square() / s).sum().item()  # pull of the filtered gradient
             N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
             rows.append((p, state, state["M"] / s, sigma))
+        if A == 0:
+            return  # nothing pulls
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
         k = phi**0.1875 * math.sqrt(B / max(A, N))  # the step spends phi^(3/8) of the drift's KL, or less
         self.bent += (1 - b1) * (bent - self.bent)

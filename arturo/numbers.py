@@ -89,7 +89,7 @@ class HostNumbers:
         """The unit of the loss (:mod:`arturo.loss_scale`), 0 while undecided; and the same as something to divide by."""
         if known:
             return scale / known, scale / known
-        sums = torch.tensor([squares, count], dtype=torch.float64)
+        sums = torch.tensor([squares, count], dtype=torch.float64, device=CPU)
         unit = loss_scale.unit(sums[0], sums[1], step()).item()
         return unit, unit or 1.0
 

@@ -222,7 +222,7 @@ class Arturo(TrustRegionOptimizer):
         if isinstance(numbers, DeviceNumbers):
             self._info.copy_(torch.stack([numbers.number(x) for x in info]))
         else:
-            self._info.copy_(torch.tensor(info, dtype=self._info.dtype))
+            self._info.copy_(torch.tensor(info, dtype=self._info.dtype, device="cpu"))
             reported = StepInfo(*info)
             self._warn_missing(reported.skipped)
             self._advice.after_step(self.param_groups, reported)

@@ -132,7 +132,7 @@ class Shards:
 
     def totals(self, values: Sequence[float]) -> list[float]:
         """:meth:`total` for numbers of the host."""
-        sums: list[float] = self.total(torch.tensor(values, dtype=torch.float64)).tolist()
+        sums: list[float] = self.total(torch.tensor(values, dtype=torch.float64, device="cpu")).tolist()
         return sums
 
 

@@ -77,4 +77,4 @@ def apart(like: Tensor, dtype: torch.dtype, place: int) -> Tensor:
         return torch.empty_like(like, dtype=dtype, memory_format=torch.preserve_format)
     model = torch.empty_like(like, device="meta", memory_format=torch.preserve_format)
     skip = place * PLACE // dtype.itemsize
-    return torch.empty(skip + like.numel(), dtype=dtype).as_strided(like.shape, model.stride(), skip)
+    return torch.empty(skip + like.numel(), dtype=dtype, device="cpu").as_strided(like.shape, model.stride(), skip)

@@ -190,7 +190,7 @@ def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constan
 def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
     numbers = table.numbers
     numbers.s_w, numbers.eta_w, numbers.scale = s_w, eta_w, factor
-    sums = torch.empty(table.tensors, 4, dtype=torch.float64)
+    sums = torch.empty(table.tensors, 4, dtype=torch.float64, device="cpu")
     library().arturo_pass(
         table.format, ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *table.addresses, ctypes.byref(numbers),
         ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),

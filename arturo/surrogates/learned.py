@@ -125,6 +125,16 @@ def noise_scale(r: Tensor, eps: float) -> Tensor:
     return r.sqrt().add_(eps)
 
 
+def least_scale(dtype: torch.dtype) -> float:
+    """Least value of ``s``: the square of what is smaller is no normal number, and ``r`` knows little or nothing of it.
+
+    Example:
+        >>> least_scale(torch.float32) == 2.0**-63
+        True
+    """
+    return float(torch.finfo(dtype).tiny ** 0.5)
+
+
 def trust(surprise: Any) -> Any:
     r"""Weight of an innovation in the filter, :math:`\min(1, (\nu + 1) / (\nu + z^2))`: its noise is Student's t.
 

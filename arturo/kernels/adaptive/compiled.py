@@ -102,7 +102,7 @@ def _move(
 
 def _scale(r: Tensor, eps: Tensor) -> Tensor:
     s = r.sqrt() + eps
-    return s.clamp(min=torch.finfo(s.dtype).tiny)
+    return s.clamp(min=learned.least_scale(s.dtype))
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:

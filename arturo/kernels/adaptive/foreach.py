@@ -108,7 +108,7 @@ def _noise_scales(rows: list[AdaptiveRow]) -> list[Tensor]:
     """:func:`arturo.surrogates.learned.noise_scale` of each, and its least."""
     s = torch._foreach_sqrt([row.state["r"] for row in rows])
     torch._foreach_add_(s, rows[0].group["eps"])
-    torch._foreach_clamp_min_(s, torch.finfo(s[0].dtype).tiny)
+    torch._foreach_clamp_min_(s, learned.least_scale(s[0].dtype))
     return list(s)
 
 

@@ -47,7 +47,7 @@ class Native:
         self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
 
     def _call(self, which: int, *numbers: array[float]) -> Tensor:
-        sums = torch.empty(len(self.rows), 7, dtype=torch.float64)
+        sums = torch.empty(len(self.rows), 7, dtype=torch.float64, device="cpu")
         threads, at = torch.get_num_threads(), 0
         for some in self.records:
             addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
@@ -63,12 +63,14 @@ def takes(row: AdaptiveRow) -> bool:
     """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
     param, grad, mean, state = row.param, row.grad, row.mean, row.state
     M, r, start = state["M"], state["r"], state.get("start")
-    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype or type(grad) not in native.PLAIN:
+    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype:
+        return False
+    if type(grad) not in native.PLAIN or not grad.is_cpu:
         return False
     alike = (param, mean, M, r) if start is None else (param, mean, M, r, start)
     contiguous = True
     for x in alike:
-        if type(x) not in native.PLAIN:
+        if type(x) not in native.PLAIN or not x.is_cpu or x.shape != param.shape:
             return False
         contiguous = contiguous and x.is_contiguous()
     if contiguous:

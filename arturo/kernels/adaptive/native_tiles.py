@@ -14,7 +14,7 @@ from arturo import kronecker
 from arturo.kernels import native
 from arturo.kernels.adaptive import tiles
 from arturo.kernels.adaptive.native import Records
-from arturo.kernels.adaptive.row import AdaptiveRow
+from arturo.kernels.adaptive.row import ROUNDINGS, AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
@@ -25,7 +25,7 @@ _MOVED, _MOVED_AT = struct.Struct("=2d"), _RECORD.size - 16  # keep and length, 
 
 def takes(row: AdaptiveRow) -> bool:
     """Whether C++ can reach the tensors."""
-    state = row.state["M"], row.state["r"]
+    state = [row.state[name] for name in ROUNDINGS if name in row.state]
     return (
         row.t > 1  # the first step is another: it makes the bases
         and row.mean.dtype in (torch.float32, torch.float64)
@@ -46,7 +46,9 @@ class NativeTiles:
         self.rows = [row for alike in kinds.values() for row in alike]
         self.means = [row.mean.contiguous() for row in self.rows]  # copies live as long as the step
         self.grads = [row.grad.to(row.mean.dtype).contiguous() for row in self.rows]
-        self.mean_s = torch.empty(sum(row.grid.tiles for row in self.rows if row.grid is not None), dtype=torch.float64)
+        self.mean_s = torch.empty(
+            sum(row.grid.tiles for row in self.rows if row.grid is not None), dtype=torch.float64, device="cpu"
+        )
         self.records = self._records(kinds)
 
     def observe(self) -> Tensor:
@@ -65,12 +67,18 @@ class NativeTiles:
                 row.param.copy_(row.mean)
 
     def _call(self, which: int) -> Tensor:
-        sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64), 0
+        sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64, device="cpu"), 0
         for some in self.records:
-            native.library().arturo_tiles(
+            done = native.library().arturo_tiles(
                 ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
                 ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr() + 56 * at),
             )  # fmt: skip
+            if not done:
+                most = max((row.grid for row in self.rows if row.grid is not None), key=lambda grid: grid.height * grid.width)
+                raise MemoryError(
+                    f"three buffers for a tile of {most.height} x {most.width} in each of {torch.get_num_threads()} threads: "
+                    'fewer threads need less, covariance="diagonal" none'
+                )
             at += some.rows
         return sums
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -54,8 +55,9 @@ class AdaptiveRow(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Entries beyond it are missing observations."""
-        return float(largest_gradient(self.mean.dtype))
+        """Entries beyond it are missing observations. Turned, an entry may be as large as the norm of its tile."""
+        entries = 1 if self.grid is None else self.grid.height * self.grid.width
+        return float(largest_gradient(self.mean.dtype, math.sqrt(entries)))
 
     @property
     def start(self) -> Tensor | None:
@@ -80,6 +82,9 @@ class AdaptiveRow(NamedTuple):
     def bands(self) -> list[AdaptiveRow]:
         """The same as several rows, so that temporary tensors do not grow with it: whole rows of tiles or of entries."""
         grid, size = self.grid, self.mean.numel()
+        if len(self.mean.shape) > 1 and len(self.mean) == 1:  # rows are counted without it
+            state = {name: x[0] if name in LIKE else x for name, x in self.state.items()}
+            return self._replace(param=self.param[0], grad=self.grad[0], mean=self.mean[0], state=state).bands()
         if not self.mean.dim() or self.state["M"].stride(0) * len(self.mean) != size:  # its rows do not lie one after another
             return [self]
         lines = len(self.mean) if grid is None else grid.rows
@@ -126,4 +131,4 @@ class AdaptiveRow(NamedTuple):
         if self.grid is not None:
             tiles = self.grid.view(s)
             tiles.add_(tiles.mean((-2, -1), keepdim=True), alpha=learned.FLOOR)
-        return s.clamp_(min=torch.finfo(s.dtype).tiny)  # eps = 0 where no gradient ever was
+        return s.clamp_(min=learned.least_scale(s.dtype))

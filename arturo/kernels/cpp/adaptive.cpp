@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -152,11 +154,13 @@ static void pass_tiles(TilePass pass, int64_t matrices, const TiledMatrix* list,
         most = std::max(most, buffer_size(list[i]));
     }
     std::vector<LearnedSums> sums(tiles.size());
-    const int64_t count = static_cast<int64_t>(tiles.size());
-#pragma omp parallel num_threads(threads) if (threads > 1 && count > 1 && entries > 4 * BLOCK)
+    const int64_t count = static_cast<int64_t>(tiles.size()), each = 3 * most + PAD;
+    if (count <= 1 || entries <= 4 * BLOCK) threads = 1;
+    const std::unique_ptr<T[]> buffers(new T[size_t(threads * each)]());  // here: an exception must not leave a thread
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        std::vector<T> buffers(size_t(3 * most + PAD));
-        T* const first = buffers.data() + (64 - reinterpret_cast<uintptr_t>(buffers.data()) % 64) % 64 / sizeof(T);
+        T* const own = buffers.get() + each * thread_number();
+        T* const first = own + (64 - reinterpret_cast<uintptr_t>(own) % 64) % 64 / sizeof(T);
 #pragma omp for schedule(dynamic)
         for (int64_t j = 0; j < count; ++j)
             sums[j] = pass_tile(pass, list[tiles[j].first], tiles[j].second, Buffers<T>{first, first + most, first + 2 * most});
@@ -164,9 +168,15 @@ static void pass_tiles(TilePass pass, int64_t matrices, const TiledMatrix* list,
     for (int64_t j = 0; j < count; ++j) out[tiles[j].first].add(sums[j]);
 }
 
-// wide: float64, not float32; pass: a TilePass. out: LearnedSums per matrix, added to what is there.
-EXPORT void arturo_tiles(int32_t wide, int32_t pass, int64_t matrices, const TiledMatrix* list, int32_t threads, double* out) {
-    (wide ? pass_tiles<double> : pass_tiles<float>)(TilePass(pass), matrices, list, threads, reinterpret_cast<LearnedSums*>(out));
+// wide: float64, not float32; pass: a TilePass. out: LearnedSums per matrix, added to what is there. Returns whether there was
+// enough memory; if not, nothing has happened.
+EXPORT int32_t arturo_tiles(int32_t wide, int32_t pass, int64_t matrices, const TiledMatrix* list, int32_t threads, double* out) {
+    try {
+        (wide ? pass_tiles<double> : pass_tiles<float>)(TilePass(pass), matrices, list, threads, reinterpret_cast<LearnedSums*>(out));
+    } catch (const std::bad_alloc&) {
+        return 0;
+    }
+    return 1;
 }
 
 // For tests: a matrix with padded rows becomes the Q of its QR decomposition.

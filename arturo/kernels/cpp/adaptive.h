@@ -9,7 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
+#include <type_traits>
 
 #include "chunk.h"
 #include "formulas.h"
@@ -63,10 +63,14 @@ struct Kept {  // a chunk of bfloat16 state as stored
     uint32_t key;            // of the rounding bits
 };
 
+// least_scale of arturo/surrogates/learned.py: the root of the smallest normal number.
+template <class T>
+constexpr T LEAST_SCALE = std::is_same<T, float>::value ? T(0x1p-63) : T(0x1p-511);
+
 template <class T>
 INLINE T noise_scale(T r, T eps) {
     const T s = std::sqrt(r) + eps;
-    return s > std::numeric_limits<T>::min() ? s : std::numeric_limits<T>::min();
+    return s > LEAST_SCALE<T> ? s : LEAST_SCALE<T>;
 }
 
 // r after an innovation E that was seen.

@@ -31,6 +31,13 @@ static inline int processor_level() {
 #define PREFETCH(address) __builtin_prefetch(address)
 #endif
 
+#ifdef _OPENMP
+#include <omp.h>
+static inline int thread_number() { return omp_get_thread_num(); }
+#else
+static inline int thread_number() { return 0; }
+#endif
+
 #ifdef _WIN32
 #define EXPORT extern "C" __declspec(dllexport)
 #else
