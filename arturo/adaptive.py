@@ -42,7 +42,7 @@ class AdaArturo(TrustRegionOptimizer):
             the noise.
         eps: added to the noise's standard deviation, in gradient units.
         weight_decay: decoupled, as in AdamW: weights are multiplied by ``1 - lr * weight_decay`` before the step.
-        covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products: AdamW's cost and memory.
+        covariance: ``"kronecker"``, or ``"diagonal"``, which needs no matrix products and AdamW's 8 bytes per weight.
         block: sides of a matrix longer than this are cut into blocks, of half this length where both sides are longer
             (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
