@@ -23,7 +23,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
             row = problem["contenders"][problem["best"] if name == "adamw" else name]
             curves = np.array(row["curves"])  # seeds, evaluations, (steps, seconds, loss)
             seconds, losses = np.median(curves[:, :, 1], 0), curves[:, :, 2]
-            label = f"AdamW, lr {problem['best'].split()[1]}" if name == "adamw" else name
+            label = f"AdamW, lr {problem['best'].split()[1]}" if name == "adamw" else name.replace("adaarturo", "AdaArturo")
             axis.plot(seconds, np.median(losses, 0), style, color=color, label=label)
             axis.fill_between(seconds, losses.min(0), losses.max(0), color=color, alpha=0.15, linewidth=0)
         axis.axhline(problem["target"], color="#444444", linewidth=0.8, linestyle=":")
