@@ -24,16 +24,12 @@ def sealed(state_dict: dict[str, Any]) -> dict[str, Any]:
                 f"this is a state dict of {owner}, not of AdaArturo: a group lacks {', '.join(lacking)} (it has {options}). "
                 "AdaArturo's state cannot be made from it: start with a fresh optimizer"
             )
-    state = dict(state_dict["state"])
     for key in (key for saved in state_dict["param_groups"] for key in saved["params"]):
-        entry, names = state.get(key), ("step", "M", "r")
-        if not isinstance(entry, Mapping):
-            continue
-        lacking = [name for name in names if name not in entry]
+        entry, names = state_dict["state"].get(key), ("step", "M", "r")
+        lacking = [name for name in names if isinstance(entry, Mapping) and name not in entry]
         if 0 < len(lacking) < len(names):  # an entry with none of them is the user's
             raise ValueError(f"this is not a state dict of AdaArturo: the state of parameter {key} lacks {', '.join(lacking)}")
-        state[key] = {name: checkpoint.Sealed(x) if isinstance(x, Tensor) else x for name, x in entry.items()}
-    return {**state_dict, "state": state}
+    return checkpoint.sealed_tensors(state_dict)
 
 
 @torch.no_grad()

@@ -48,6 +48,11 @@ def seal(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, 
     """The state dict with its tensors sealed; a foreign one, or one of another surrogate than these groups', is refused."""
     refuse_foreign(state_dict)
     refuse_other_surrogate(state_dict, groups)
+    return sealed_tensors(state_dict)
+
+
+def sealed_tensors(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The state dict with the tensors of its parameters sealed; entries under other keys stay as they are."""
     params = {key for group in state_dict["param_groups"] for key in group["params"]}
     state = {
         key: {name: Sealed(v) if isinstance(v, Tensor) else v for name, v in entry.items()}

@@ -78,7 +78,7 @@ optimizer = {make.__name__}(params)
 torch.set_default_device("meta")
 for _ in range(3): optimizer.step()
 assert all(x.is_cpu for state in optimizer.state.values() for x in state.values())
-"""  # in a process of its own: a wrong pointer ends it
+"""  # in a separate process, because a wrong pointer would end this one
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
