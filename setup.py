@@ -11,6 +11,7 @@ elif sys.platform == "darwin":  # Apple's compiler has no OpenMP runtime: one th
 else:
     flags = ["-O3", "-std=c++17", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
     flags += ["-funroll-loops", "-fno-tree-slp-vectorize"]  # the loops are vectorised as loops
+    flags += ["-fno-thread-jumps"]  # a selection stays one: threading doubles the next one under masks
     links = ["-fopenmp"]
 
 setup(

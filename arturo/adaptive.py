@@ -40,6 +40,7 @@ class AdaArturo(TrustRegionOptimizer):
             groups share one trust region.
         lr: step size in AdamW's unit: a matrix whose weights have a root mean square of 0.05 moves by about ``lr`` per weight
             and step, others in proportion to their size (relative step 20 lr). Keep the lr and schedule of your AdamW recipe.
+            Steps at more than 0.003 are as long as at 0.003, 6 % of a tensor's size; weight decay follows lr itself.
         betas: ``betas[0]`` sets the gain of the filter, 1 - betas[0] once settled; ``betas[1]`` is the averaging constant of
             the noise.
         eps: added to the noise's standard deviation, in gradient units.
@@ -49,7 +50,7 @@ class AdaArturo(TrustRegionOptimizer):
             (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
         state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position: less memory.
-            The diagonal step takes a third longer than with float32 state; the Kronecker one has no C++ passes and takes some
+            The diagonal step takes a fifth longer than with float32 state; the Kronecker one has no C++ passes and takes some
             ten times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
         foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
             ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
@@ -97,8 +98,9 @@ class AdaArturo(TrustRegionOptimizer):
             raise ValueError(
                 f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
-        # One curvature for all groups, stored in the first. Loading a flattened checkpoint looks only for keys that exist.
-        super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0, 0.0, 0.0)})
+        # One curvature and one level of noise for all groups, stored in the first. Loading a flattened checkpoint looks only
+        # for keys that exist.
+        super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 5})
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
@@ -164,6 +166,13 @@ class AdaArturo(TrustRegionOptimizer):
             self._warn_missing(self._info[-1].item())
         if self._info.is_cpu and not first["capturable"]:
             self._warn_broken(self._info[1].item())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups[:1]:
+            known = group["curvature"]
+            if len(known) == 3:  # saved before noise had a level
+                group["curvature"] = torch.cat([known, known.new_zeros(2)]) if isinstance(known, Tensor) else (*known, 0.0, 0.0)
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return adaptive_checkpoint.sealed(state_dict)

@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arturo import sharding
-from arturo.adaptive_state import grid_of, least_size
+from arturo import kronecker, sharding
+from arturo.adaptive_state import grid_of, least_size, most_size
 from arturo.kernels import native
 from arturo.kernels.adaptive.choice import kernels
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
+from arturo.kronecker import Tiling
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
+MOST_LR = 3e-3  # that counts for the length of a step: at tau = 0.2 most networks with ReLUs die within a few coherent steps
 ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
@@ -34,8 +36,9 @@ def row_of(
 ) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
-    least = least_size(p)
+    least, most = least_size(p), most_size(p)
     assert grad is not None
+    check_layout(p, state, grid)
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
         first = starts[0]
@@ -48,7 +51,19 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
-    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, t, gain, alive)
+    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, most, t, gain, alive)
+
+
+def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:
+    """State that does not fit would be read as something else, or beyond its end."""
+    M, asked = state["M"], dict(kronecker.sides(grid))
+    known = {name: state["Q_" + name].shape[-1] for name in ("L", "R") if "Q_" + name in state}
+    if known != asked or M.shape != (p.shape if not p.is_complex() else (*p.shape, 2)):
+        raise RuntimeError(
+            f"the state of a parameter of shape {tuple(p.shape)} was made for shape {tuple(M.shape)} and bases of sides "
+            f"{known or 'none'}, but its shape, block and covariance ask for {asked or 'none'}: these must not change after "
+            "the first step; to begin anew, delete optimizer.state[p]"
+        )
 
 
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -68,8 +83,9 @@ def take_step(
 ) -> tuple[bool, Any]:
     """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing, and the curvature.
 
-    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` keeps: three floats on the host, else a tensor,
-    which changes in place. ``memory`` is the weight of the newest innovation in it.
+    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` keeps, and what
+    :func:`~arturo.surrogates.learned.follow_level` does: five floats on the host, else a tensor, which changes in place.
+    ``memory`` is the weight of the newest innovation in the former.
     """
     if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
         known = curvature.to(info) if isinstance(curvature, Tensor) else info.new_tensor(curvature)
@@ -109,16 +125,22 @@ def _step(
     where = xp.where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
     # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  k <= 2 / zeta
-    bends = learned.follow_curvature(past, at.fell, at.pulled, memory)
+    bends = learned.follow_curvature(past[:3], at.fell, at.pulled, memory)
     bends = tuple(where(seen, new, old) for new, old in zip(bends, past, strict=False))
     most = learned.furthest(*bends)
-    free, k = k <= most, where(seen, xp.minimum(k, most), 0.0)
+    # Where noise has all but vanished, shorter steps:  k <- k min(1, 10 now / level)
+    now = where(at.room > 0, at.B / at.room, 0.0)
+    level = tuple(where(seen, *pair) for pair in zip(learned.follow_level(past[3], past[4], now), past[3:], strict=True))
+    calm = learned.calm(level[0], now)
+    free, k = (k <= most) & (calm >= 1), where(seen, calm * xp.minimum(k, most), 0.0)
     # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
     keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
-    anchors = learned.anchor(PER_LR * numbers.lr, spent, phi, numbers.gain)
+    step_lr = numbers.lr.clip(None, MOST_LR)
+    anchors = learned.anchor(PER_LR * step_lr, spent, phi, numbers.gain, at.stir)
     keep = learned.namespace(keep).where(numbers.anchored > 0, keep * anchors, keep)
-    length, gain = PER_LR * k * numbers.lr * at.sigma, numbers.gain * at.trust
+    draw_in(rows, anchors)
+    length, gain = PER_LR * k * step_lr * at.sigma, numbers.gain * at.trust
     first = 0
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
@@ -128,7 +150,19 @@ def _step(
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
     outcome = where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
-    return outcome, (*bends, where(at.entries > 0, k, past[2]))
+    return outcome, (*bends, where(at.entries > 0, k, past[2]), *level)
+
+
+def draw_in(rows: Sequence[AdaptiveRow], anchors: Vector) -> None:
+    """Vectors towards their start: mu <- start + anchor (mu - start). Matrices shrink as they move."""
+    for i, row in enumerate(rows):
+        if row.start is None:
+            continue
+        if not isinstance(anchors, Tensor):
+            row.mean.lerp_(row.start, 1 - float(anchors[i]))
+            continue
+        drawn = torch.lerp(row.mean, row.start, (1 - anchors[i]).to(row.mean))
+        row.mean.copy_(drawn if row.alive is None else torch.where(row.alive, drawn, row.mean))
 
 
 class Numbers(NamedTuple):
@@ -139,6 +173,7 @@ class Numbers(NamedTuple):
     gain: Vector
     share: Vector  # of a squared innovation that is noise
     least: Vector  # size
+    most: Vector  # size
     entries: Vector
     anchored: Vector  # 1, of a vector 0
     turned: Vector  # 1, on the diagonal 0
@@ -146,18 +181,19 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.mean.numel(), row.start is None,
-             row.grid is not None)
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.most, row.mean.numel(),
+             row.start is None, row.grid is not None)
             for row in rows
         ]  # fmt: skip
         return cls(*columns(lines, info, len(cls._fields)))
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes: numbers, but for ``sigma`` and ``trust``."""
+    """The sums behind the trust region, over all processes: numbers, but for ``sigma``, ``trust`` and ``stir``."""
 
     sigma: Vector  # size of each row's tensor
     trust: Vector  # in each row's innovation
+    stir: Vector  # how much of what noise would do each row's gradient does, at most 1
     B: Any
     A: Any
     N: Any
@@ -167,6 +203,7 @@ class Region(NamedTuple):
     lr: Any  # the largest
     skipped: Any
     entries: Any
+    room: Any  # sizes of all weights, added up
 
 
 def region(
@@ -187,7 +224,8 @@ def region(
         on_diagonal = 1 - numbers.turned
         MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE
     N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
-    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least, numbers.lr])
+    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least,
+                   numbers.most, numbers.lr])  # fmt: skip
     if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive, table, 0.0)
@@ -199,26 +237,28 @@ def region(
             if row.counted:
                 whole[:, row.number] = table[:11, i]
         whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
-        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2)
+        known = columns([(least_size(p), most_size(p), group["lr"]) for p, group in members], info, 3)
         table, order = xp.concatenate([whole, known]), places
     elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
         place_of = {place: i for i, place in enumerate(ordered)}
         order = [place_of[place] for place in places]
         back = sorted(range(len(rows)), key=places.__getitem__)
         table = table[:, back] if xp is np else torch.stack([table[:, i] for i in back], 1)
-    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, least, each_lr = table
+    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, least, most, each_lr = table
     trust = learned.trust(xp.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
-    sigma = xp.maximum(xp.sqrt(squares / entries.clip(1.0)), least)
-    each_lr = xp.where(entries > 0, each_lr, 0.0)
+    stir = xp.where(N > 0, learned.FALL * A / xp.where(N > 0, N, 1.0), 0.0).clip(0.0, 1.0)
+    sigma = xp.minimum(xp.maximum(xp.sqrt(squares / entries.clip(1.0)), least), most)
+    each_lr = xp.where(entries > 0, each_lr, 0.0).clip(None, MOST_LR)
     lr = each_lr.max()
     lr = learned.namespace(lr).where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
     u = each_lr / lr
-    B, A, N, weighted, fell, pulled = (stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled]) * sigma).sum(1)
+    terms = stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled, entries])
+    B, A, N, weighted, fell, pulled, room = (terms * sigma).sum(1)
     if order is not None:
         pick: Any = (lambda x: x[order]) if xp is np else lambda x: torch.stack([x[i] for i in order]) if rows else x[:0]
-        sigma, trust = pick(sigma), pick(trust)
-    return Region(sigma, trust, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum())
+        sigma, trust, stir = pick(sigma), pick(trust), pick(stir)
+    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum(), room)
 
 
 def joined(sums: Sequence[Tensor], info: Vector) -> Vector:

@@ -100,15 +100,16 @@ class MinimalAdaArturo(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas})
         self.t = 0
         self.bent = self.went_2 = self.went = 0.0  # numerator and denominator of the curvature; k of the last step
+        self.level = 0.0  # of the noise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         self.t += 1
         group = self.param_groups[0]
         b1, b2 = group["betas"]
-        tau = 20 * group["lr"]  # drift of the optimum per step, relative to a tensor's size
+        tau = 20 * min(group["lr"], 3e-3)  # drift of the optimum per step, relative to a tensor's size
         K = (1 - b1) * (1 + b1 ** (2 * self.t - 1)) / (1 - b1 ** (2 * self.t))  # Kalman gain
-        B = A = N = bent = went_2 = 0.0
+        B = A = N = room = bent = went_2 = 0.0
         rows = []
         for i, p in enumerate(group["params"]):
             state = self.state[p]
@@ -122,12 +123,12 @@ class MinimalAdaArturo(Optimizer):
             E = turned(G, state) - state["M"]  # innovation, in the basis
             noise = E.square() * (share := 1 if self.t == 1 else 1 - K)
             state["r"].lerp_(noise, max(3 / (self.t + 2), 1 - b2))
-            state["r"].clamp_(min=(1e-5 * (state["M"] + K * E)).square())
+            state["r"].clamp_(min=((1e-5 if p.dim() > 1 else 0.1) * (state["M"] + K * E)).square())
             s = state["r"].sqrt() + 1e-30
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
-            size, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
-            sigma = max(size.square().mean().sqrt().item(), least)
+            away, least, most = (p, 1 / math.sqrt(G.shape[1]), math.inf) if p.dim() > 1 else (p - state["start"], 0.1, 1.0)
+            sigma = min(max(away.square().mean().sqrt().item(), least), most)
             d = -self.went * sigma * state["M"] / s  # the last step, over tau
             bent += (E * d).sum().item()
             went_2 += (s / sigma * d.square()).sum().item()
@@ -138,9 +139,12 @@ class MinimalAdaArturo(Optimizer):
                 state["L"].lerp_(E @ E.T, weight)
                 state["R"].lerp_(E.T @ E, weight)
             B += sigma * s.sum().item()  # KL of one step of the drift, times 2 / tau
-            A += sigma * (state["M"].square() / s).sum().item()  # pull of the filtered gradient
-            N += sigma * s.sum().item() * K / (2 - K)  # pull that noise alone would have
-            rows.append((p, state, state["M"] / s, sigma))
+            A += (pull := sigma * (state["M"].square() / s).sum().item())  # of the filtered gradient
+            N += (noise_pull := sigma * s.sum().item() * K / (2 - K))  # what noise alone would have
+            room += sigma * p.numel()
+            rows.append((p, state, state["M"] / s, sigma, min(10 * pull / noise_pull, 1.0) if noise_pull > 0 else 0.0))
+        if B > 0:
+            self.level += 3 / (self.t + 2) * (B / room - self.level)
         if A == 0:
             return  # nothing pulls
         phi = min(max(1 - N / A, 0.01), 1.0)  # share of signal
@@ -149,11 +153,13 @@ class MinimalAdaArturo(Optimizer):
         self.went_2 += (1 - b1) * (went_2 - self.went_2)
         if self.bent > 0 < self.went_2:  # no further than the quadratic model expects the loss to fall
             k = min(k, 2 * self.went_2 / self.bent)
-        self.went = k
+        self.went = k = k * min(1.0, 10 * B / room / self.level)  # shorter where noise has all but vanished
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
-        keep = math.sqrt(max(1 - min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length), 0.0))
-        for p, state, step, sigma in rows:
-            p.mul_(keep if p.dim() > 1 else 1.0).sub_(tau * sigma * k * turned_back(step, state).view_as(p))
+        grown = min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.7 * length)
+        for p, state, step, sigma, stir in rows:
+            origin = torch.zeros_like(p) if p.dim() > 1 else state["start"]
+            p.lerp_(origin, 1 - math.sqrt(max(1 - stir * grown, 0.0)))  # the anchor: what grows by noise is drawn back
+            p.sub_(tau * sigma * k * turned_back(step, state).view_as(p))
 
     def refresh(self, state: dict[str, Tensor], G: Tensor, i: int) -> None:
         """Eigenvectors of the factors: at first exactly, then by orthogonal iterations."""

@@ -5,7 +5,7 @@ A tensor is cut into blocks of a x b weights. The weights of a block, row by row
     Sigma^-1 = Q diag(p) Q^T,    Q = Q_L (x) Q_R  (numpy's `kron`, as the rows of a block follow each other),    p = s / (tau
     sigma),
 
-where s^2 is the noise of the gradient along a column of Q, sigma the tensor's size and tau = 20 lr. Each step
+where s^2 is the noise of the gradient along a column of Q, sigma the tensor's size and tau = 20 min(lr, 0.003). Each step
 
     1. filters the gradient: M drifts by kappa r per step, is observed with noise r, and P is its variance in units of r; an
        innovation z standard deviations long is an outlier of Student's t, with nu degrees of freedom, and gets the weight
@@ -33,6 +33,7 @@ LARGEST_GRADIENT = 1e140  # beyond it, squares overflow float64
 DEFAULTS: dict[str, Any] = {
     "lr": 1e-3, "betas": (0.9, 0.995), "eps": 1e-30, "weight_decay": 0.0, "refresh": 10, "maximize": False,
     "basis_beta": 0.97, "counted_every": 5, "floor": 1e-3, "exponent": 0.1875, "freedom": 16.0, "per_lr": 20.0,
+    "most_lr": 3e-3, "sure": 0.1, "fall": 10.0,
 }  # fmt: skip
 
 
@@ -97,7 +98,7 @@ class Tensor:
     ) -> None:
         value = np.array(value, dtype=np.float64)
         self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
-        self.curvature = (0.0, 0.0, 0.0)  # numerator and denominator of zeta, and 1 / eta of the last step
+        self.curvature = (0.0,) * 5  # numerator and denominator of zeta, 1 / eta of the last step; level of the noise, steps
         self.vector = value.ndim < 2
         self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
         self.start = self.w.copy()
@@ -113,8 +114,13 @@ class Tensor:
     def size(self) -> float:
         """sigma: the root mean square of a matrix, the distance a vector has travelled; with a least."""
         if self.vector:
-            return max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1)
+            return min(max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1), 1.0)
         return max(float(np.sqrt(np.mean(self.w**2))), 1 / float(np.sqrt(self.w.shape[1])))
+
+    @property
+    def step_lr(self) -> float:
+        """What counts of lr for the length of a step."""
+        return float(min(self.options["lr"], self.options["most_lr"]))
 
     def observe(self, grad: Any) -> int:
         """Steps 1 to 3. Returns the number of missing entries."""
@@ -146,7 +152,7 @@ class Tensor:
                 noise = (block.Q.T @ E.ravel()) ** 2 * (1.0 if t == 1 else max(1 - K, 1e-3))
                 ahead = block.Q.T @ (block.M + K * E).ravel()
                 r = block.r + max(3 / (t + 2), 1 - o["betas"][1]) * (noise - block.r)
-                block.r = np.where(seen.ravel(), np.maximum(r, (1e-5 * ahead) ** 2), block.r)
+                block.r = np.where(seen.ravel(), np.maximum(r, ((o["sure"] if self.diagonal else 1e-5) * ahead) ** 2), block.r)
                 every = o["counted_every"]
                 if t <= 5 or (turn + 1) % every == 0:
                     stands_for = 1 if t <= 5 else min(every, t - 5)  # so many steps
@@ -173,22 +179,24 @@ class Step(NamedTuple):
 def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     """One step of all tensors that have a gradient; the trust region is one over all of them.
 
-    >>> w = Tensor([[3.0]], {"lr": 0.01})
+    >>> w = Tensor([[3.0]], {"lr": 1e-3})
     >>> done = step([w], [[[1.0]]])  # the first gradient may be noise: 0.01^(3/16) of the drift 20 lr sigma
-    >>> round(float(3.0 * (1 - 0.04 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.6, 6), round(done.kl / done.bound, 6)
+    >>> round(float(3.0 * (1 - 0.0004 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.06, 6), round(done.kl / done.bound, 6)
     (0.421697, 1.0)
     """
     pairs = [(x, g) for x, g in zip(tensors, grads, strict=True) if g is not None and x.options["lr"] > 0]
     for x, _ in pairs:
         x.step += 1
     skipped = sum(x.observe(g) for x, g in pairs)
-    largest = max(x.options["lr"] for x, _ in pairs)
+    largest = max(x.step_lr for x, _ in pairs)
     drift = pull = noise = bent = length_2 = 0.0
-    numerator, denominator, went = tensors[0].curvature  # the same for all
-    problem = []
+    numerator, denominator, went, level, steps = tensors[0].curvature  # the same for all
+    problem, room, stirs = [], 0.0, []
     for x, _ in pairs:
         o = x.options
         tau, sigma, K = o["per_lr"] * largest, x.size(), kalman_gain(o["betas"][0], x.step)
+        before = pull, noise
+        room += sigma * x.w.size
         for block in x.blocks:
             s, Q = block.scale(o, x.diagonal), block.Q
             precision = Q @ np.diag(s / (tau * sigma)) @ Q.T
@@ -198,20 +206,23 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
             pull += float(M @ covariance @ M)
             noise += float(np.trace(covariance @ Q @ np.diag(s**2 * K / (2 - K)) @ Q.T))
             last = (
-                -went / tau * (o["lr"] / largest) * covariance @ block.M_before.ravel()
+                -went / tau * (x.step_lr / largest) * covariance @ block.M_before.ravel()
             )  # the last step over tau, by today's model
             bent += float(block.E.ravel() @ last)
             length_2 += tau * float(last @ precision @ last)
             problem.append((x, block, precision, covariance))
+        stirs.append(min(o["fall"] * (pull - before[0]) / (noise - before[1]), 1.0) if noise > before[1] else 0.0)
     tau = pairs[0][0].options["per_lr"] * largest
     if skipped == sum(x.w.size for x, _ in pairs):
         for x in tensors:
-            x.curvature = (numerator, denominator, 0.0)
+            x.curvature = (numerator, denominator, 0.0, level, steps)
         return Step(0.0, 0.0, drift, False, skipped)
     K = 1 - tensors[0].options["betas"][0]
     numerator, denominator = numerator + K * (bent - numerator), denominator + K * (length_2 - denominator)
+    now = drift / (0.5 * tau * room)  # the mean noise of a weight
+    level, steps = level + 3 / (steps + 3) * (now - level), steps + 1
     for x in tensors:
-        x.curvature = (numerator, denominator, 0.0)
+        x.curvature = (numerator, denominator, 0.0, level, steps)
     if pull == 0:
         for x, _ in pairs:
             x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
@@ -221,21 +232,22 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     eta = allowed = float(np.sqrt(0.5 * max(pull, noise) / bound))
     if numerator > 0 and denominator > 0:
         eta = max(eta, numerator / (2 * denominator))
+    eta /= min(1.0, pairs[0][0].options["fall"] * now / level)
     for x in tensors:
-        x.curvature = (numerator, denominator, 1 / eta)
+        x.curvature = (numerator, denominator, 1 / eta, level, steps)
     kl, moves = 0.0, []
     for x, block, precision, covariance in problem:
-        d = -(covariance @ block.M.ravel()) / eta * (x.options["lr"] / largest)
+        d = -(covariance @ block.M.ravel()) / eta * (x.step_lr / largest)
         kl += 0.5 * float(d @ precision @ d)
         moves.append((x, block, d.reshape(block.M.shape)))
     spent = 0.5 * pull / eta**2 / drift
-    for x, _ in pairs:
+    for (x, _), stir in zip(pairs, stirs, strict=True):
+        K = kalman_gain(x.options["betas"][0], x.step)
+        length = x.options["per_lr"] * x.step_lr * np.sqrt(spent)
+        grown = stir * min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.7 * length)
+        origin = x.start if x.vector else 0.0
+        x.w = origin + (x.w - origin) * np.sqrt(max(1 - grown, 0.0))
         x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
-        if not x.vector:
-            K = kalman_gain(x.options["betas"][0], x.step)
-            length = x.options["per_lr"] * x.options["lr"] * np.sqrt(spent)
-            grown = min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.2 * length)
-            x.w = x.w * np.sqrt(max(1 - grown, 0.0))
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d
     return Step(eta, kl, bound, eta == allowed and pull >= (1 - 1e-10) * noise, skipped)

@@ -57,11 +57,11 @@ CONTENDERS = {
     "foreach": Contender("Arturo, _foreach", lambda p: Arturo(p, foreach=True), 76),
     "ada-kronecker": Contender("AdaArturo", AdaArturo, 40),
     "ada-kronecker-bf16": Contender("AdaArturo, bfloat16 state", lambda p: AdaArturo(p, state_dtype=torch.bfloat16), 28),
-    "ada-diagonal": Contender("AdaArturo, diagonal", lambda p: AdaArturo(p, covariance="diagonal"), 44),
+    "ada-diagonal": Contender("AdaArturo, diagonal", lambda p: AdaArturo(p, covariance="diagonal"), 40),
     "ada-diagonal-bf16": Contender(
         "AdaArturo, diagonal, bfloat16 state", lambda p: AdaArturo(p, covariance="diagonal", state_dtype=torch.bfloat16), 32
     ),
-    "ada-foreach": Contender("AdaArturo, diagonal, _foreach", lambda p: AdaArturo(p, covariance="diagonal", foreach=True), 44),
+    "ada-foreach": Contender("AdaArturo, diagonal, _foreach", lambda p: AdaArturo(p, covariance="diagonal", foreach=True), 40),
     "soap": Contender("SOAP", peer("SOAP", lr=3e-3), 40, longest=LONGEST),
     "shampoo": Contender("Shampoo", peer("ScalableShampoo", lr=1e-3), 40, longest=LONGEST),
     "muon": Contender("Muon, AdamW for vectors", peer("Muon", lr=2e-2), 28, longest=LONGEST),

@@ -82,7 +82,7 @@ class Streams(NamedTuple):
 
 STEPS = (
     Streams("adamw-fused", ((1, 3),)),  # g; w, m, v
-    Streams("ada-diagonal", ((3, 1), (2, 2))),  # g, w, M; r, then g, r; M, w
+    Streams("ada-diagonal", ((2, 2), (2, 1))),  # g, w; M, r, then M, r; w
     Streams("native", ((3, 5), (2, 2))),  # g, w, prec; a, b and P's three, then a, b; w, prec
 )
 

@@ -2,11 +2,12 @@
 
     python benchmarks/time_to_target.py --out results --threads 2
 
-All trainings of a problem run in one process, in turns of some steps each, so that whatever else the machine does hits all
-alike. The clock runs while a network trains and stands while it is evaluated, on a sixth of the training examples that is held
-out. Both use a cosine to 0. AdamW gets a warm-up over a tenth of its steps and, out of several, the lr with the lowest median
-validation loss at the end; that loss is the target. AdaArturo gets its defaults and no warm-up. Times are medians over the
-seeds; a seed that never reaches the target counts as infinite. Problems that OUT has from earlier commands stay in the table.
+All trainings of a problem run in one process and take turns of some steps each, so that other load on the machine affects all
+alike. The clock runs while a network trains and stops while it is evaluated, on a sixth of the training examples that is held
+out. Examples are drawn with replacement. Both optimizers use a cosine to 0. AdamW gets a warm-up over a tenth of its steps
+and, out of several, the lr with the lowest median validation loss at the end; that loss is the target. AdaArturo gets its
+defaults and no warm-up. Times are medians over the seeds; a seed that never reaches the target counts as infinite. Problems
+that OUT has from earlier commands stay in the table.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from arturo_lab.data import loading
 from arturo_lab.data.examples import Examples
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.task import Task
+from arturo_lab.training.batches import Batches
+from arturo_lab.training.train import evaluate
 
 HELD_OUT = "1/6"
 WARM_UP = 0.1  # of AdamW's steps
-EVALUATED = 512  # examples at a time
 
 
 def mlp() -> nn.Sequential:
@@ -69,8 +71,8 @@ class Training:
     curve: list[tuple[int, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(1000 + self.seed)
-        self.prepared = self.task.inputs.prepared(self.data.train_inputs)
+        drawn = replace(self.task, epoch_steps=1, replacement=True)
+        self.batches = iter(Batches(drawn, self.data, 1000 + self.seed))
         self.lr = self.optimizer.param_groups[0]["lr"]
 
     def factor(self) -> float:
@@ -88,28 +90,19 @@ class Training:
         self.model.train()
         start = time.perf_counter()
         for _ in range(steps):
-            batch = torch.randint(len(self.data), (self.task.batch_size,), generator=self.generator)
-            inputs = self.task.inputs.for_training(self.prepared, batch, self.generator)
+            inputs, targets = next(self.batches)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.lr * self.factor()
             self.optimizer.zero_grad()
-            self.task.loss(self.model(inputs), self.data.train_targets[batch]).backward()
+            self.task.loss(self.model(inputs), targets).backward()
             self.optimizer.step()
             self.done += 1
         self.seconds += time.perf_counter() - start
-        self.curve.append((self.done, self.seconds, self.validation_loss()))
-
-    @torch.no_grad()
-    def validation_loss(self) -> float:
-        self.model.eval()
-        total = 0.0
-        pairs = zip(self.data.test_inputs.split(EVALUATED), self.data.test_targets.split(EVALUATED), strict=True)
-        for inputs, targets in pairs:
-            total += self.task.loss(self.model(self.task.inputs.for_testing(inputs)), targets).item() * len(targets)
-        return total / len(self.data.test_targets)
+        loss = evaluate(self.model, self.data.test_inputs, self.data.test_targets, self.task)["loss"]
+        self.curve.append((self.done, self.seconds, loss))
 
     def reached(self, target: float) -> tuple[float, float]:
-        """Steps and seconds at the first evaluation at or below the target; infinite if there is none."""
+        """Steps and seconds at the first evaluation at or below the target; infinite if reached is none."""
         return next(((float(step), seconds) for step, seconds, loss in self.curve if loss <= target), (math.inf, math.inf))
 
 
@@ -173,11 +166,11 @@ def report(results: dict[str, Any]) -> str:
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for name, row in problem["contenders"].items():
-            there = row["seconds_to_target"] is not None
+            reached = row["seconds_to_target"] is not None
             cells = (
-                name, f"{row['final']:.4f}", f"{row['seconds']:.1f}", f"{row['steps_to_target']:.0f}" if there else "–",
-                f"{row['seconds_to_target']:.1f}" if there else "–",
-                f"{row['seconds_to_target'] / reference:.2f}" if there and reference is not None else "–",
+                name, f"{row['final']:.4f}", f"{row['seconds']:.1f}", f"{row['steps_to_target']:.0f}" if reached else "–",
+                f"{row['seconds_to_target']:.1f}" if reached else "–",
+                f"{row['seconds_to_target'] / reference:.2f}" if reached and reference is not None else "–",
             )  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -2,10 +2,10 @@
 
     python benchmarks/training_step.py --out results --threads 2
 
-Each contender trains a network of its own, all with the same start. A round shows them one batch, each in turn, the next round
+Each contender trains its own network, all with the same start. A round shows them one batch, each in turn, the next round
 begins with the next of them; ratios are taken within a round. The optimizer's part is timed inside the step as well, so that
-the ratio can also be put together from medians: forward and backward of all contenders, which do the same there, plus the
-own optimizer. That is the same quantity with less noise.
+the ratio can also be computed from medians: forward and backward over all contenders, for which they are the same, plus the
+contender's optimizer. That is the same quantity with less noise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,33 +31,26 @@ from arturo_lab.data import loading
 from arturo_lab.data.examples import Examples
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.task import Task
+from arturo_lab.training.batches import Batches
 
 WARM_UP = 12  # rounds that do not count: AdaArturo makes its bases in the first, and refreshes all at 2 and 5
 NAMES = ("native", "ada-kronecker", "ada-diagonal", "soap", "shampoo", "muon", "adamw-fused")
 NETWORKS: dict[str, Callable[[], Task]] = {"fmnist-cnn": lambda: TASKS["fmnist-cnn"], **PROBLEMS}
 
 
-def batches(task: Task, rounds: int) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
-    """Where the examples come from, and the batches."""
-    generator = torch.Generator().manual_seed(0)
+def examples(task: Task) -> Examples:
+    """The task's data, or random images in their place."""
     try:
-        data = loading.load(task.data)
+        return loading.load(task.data)
     except FileNotFoundError:
+        generator = torch.Generator().manual_seed(0)
         images = torch.randint(256, (2000, 1, 28, 28), dtype=torch.uint8, generator=generator)
         labels = torch.randint(10, (2000,), generator=generator)
-        data = Examples("random images, as the data is not here", images, labels, images, labels, 10)
-    prepared = task.inputs.prepared(data.train_inputs)
-
-    def draw() -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(rounds):
-            index = torch.randint(len(data), (task.batch_size,), generator=generator)
-            yield task.inputs.for_training(prepared, index, generator), data.train_targets[index]
-
-    return data.name, draw()
+        return Examples("random images, as the data is not here", images, labels, images, labels, 10)
 
 
 class Trainer:
-    """A contender with a network of its own."""
+    """A contender with its own network."""
 
     def __init__(self, name: str, task: Task) -> None:
         torch.manual_seed(0)
@@ -80,7 +75,8 @@ class Trainer:
 
 def measure(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
     """Interleaved training; what each contender took, and its ratios to the reference."""
-    source, stream = batches(task, rounds + WARM_UP)
+    data = examples(task)
+    stream = islice(Batches(replace(task, epoch_steps=1, replacement=True), data, seed=0), rounds + WARM_UP)
     trainers = {name: Trainer(name, task) for name in names}
     order = list(trainers.values())
     for number, batch in enumerate(track(stream, description=task.title, total=rounds + WARM_UP, transient=True)):
@@ -102,22 +98,22 @@ def measure(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
         for name in names
     }
     numbers = {"batch": task.batch_size, "rounds": rounds, "forward_and_backward_ms": 1e3 * shared}
-    return {"title": task.title, "examples": source, **numbers, "contenders": rows}
+    return {"title": task.title, "examples": data.name, **numbers, "contenders": rows}
 
 
 def report(results: dict[str, Any]) -> str:
     lines = ["# The whole training step", "", f"`{results['command']}`", "", f"{machine_line(results['machine'])}."]
-    for found in results["networks"].values():
+    for network in results["networks"].values():
         lines += [
             "",
-            f"### {found['title']}: batch {found['batch']}, {found['examples']}, {found['rounds']} rounds, forward and "
-            f"backward {found['forward_and_backward_ms']:.1f} ms",
+            f"### {network['title']}: batch {network['batch']}, {network['examples']}, {network['rounds']} rounds, forward and "
+            f"backward {network['forward_and_backward_ms']:.1f} ms",
             "",
             "| | ms per training step | quartiles | optimizer, ms | its worst / median | x AdamW per round | quartiles "
             "| from the parts |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        for row in found["contenders"].values():
+        for row in network["contenders"].values():
             low, median, high = row["ms"]
             a, ratio, b = row["ratio_per_round"]
             cells = (

@@ -62,6 +62,7 @@ def main() -> None:
         if rank == 0:
             info = optimizer.last_step
             print(f"epoch {epoch}: accuracy {right.float().mean():.3f}, KL {info.kl:.2e} of {info.bound:.2e} nats", flush=True)
+    dist.barrier()  # nobody leaves while gloo's threads still hold tensors of the last collective
     dist.destroy_process_group()
 
 

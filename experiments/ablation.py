@@ -8,23 +8,11 @@ from typing import Any
 from arturo_lab.optimizers.catalog import ADAPTIVE, OptimizerEntry
 from arturo_lab.references import look_up
 
-VARIANTS = Path(__file__).with_name("variants.py")
-Variant: Any = look_up("optimizer", f"{VARIANTS}:Variant")
-blocks: Any = look_up("optimizer", f"{VARIANTS}:blocks")
-
-
-class Resumable(Variant):
-    """A variant that can be resumed: torch takes the words in its state apart when it loads them."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        for p, state in self.state.items():
-            for block, anew in zip(state["blocks"], blocks(p, self.param_groups[0]), strict=True):
-                block.update(anew)
+Variant: Any = look_up("optimizer", f"{Path(__file__).with_name('variants.py')}:Variant")
 
 
 def variant(label: str, about: str, **switches: Any) -> OptimizerEntry:
-    return OptimizerEntry(label, about, lambda: Resumable, {"lr": 1e-3, **switches}, forgets=("t",), method=ADAPTIVE)
+    return OptimizerEntry(label, about, lambda: Variant, {"lr": 1e-3, **switches}, method=ADAPTIVE)
 
 
 FULL = variant("in plain torch, nothing off", "the same method, written to be switched")

@@ -1,6 +1,8 @@
 """How large the first gradients are: the root mean square of their entries that are not 0, over the seeds.
 
-`arturo.loss_scale.BEND` was chosen from it (docs/tuning.md).
+    python experiments/first_gradients.py
+
+`arturo.loss_scale.BEND` was chosen from it (experiments/LOG.md).
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ import argparse
 import statistics
 
 import torch
-from problems import Problem, problems
+
+from arturo_lab.data import loading
+from arturo_lab.data.examples import Examples
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.tasks.task import Task
+from arturo_lab.training.batches import Batches
+
+CHOSEN_ON = ("digits-mlp", "digits-cnn", "fmnist-cnn-short", "fmnist-small-resnet", "byte-transformer")
 
 
-def first_gradient(problem: Problem, seed: int) -> tuple[float, float]:
+def first_gradient(task: Task, data: Examples, seed: int) -> tuple[float, float]:
     """The root mean square over the entries that are not 0, and the part of all entries that these are."""
-    model = problem.build(seed)
-    x, y = next(problem.batches(seed))
-    problem.loss(model, x, y).backward()
+    torch.manual_seed(seed)
+    model = task.model()
+    inputs, targets = next(iter(Batches(task, data, seed)))
+    task.loss(model(inputs), targets).backward()
     g = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double()
     nonzero = g[g != 0]
     return nonzero.square().mean().sqrt().item(), nonzero.numel() / g.numel()
@@ -24,14 +34,15 @@ def first_gradient(problem: Problem, seed: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    every = problems("test")
-    parser.add_argument("--problems", nargs="+", default=list(every), choices=list(every))
+    parser.add_argument("--tasks", nargs="+", default=list(CHOSEN_ON), metavar="TASK", help="see `arturo list`")
     parser.add_argument("--seeds", type=int, default=5)
-    args = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| problem | median | least | largest | not 0 |\n|---|---|---|---|---|")
-    for name in args.problems:
-        values, parts = zip(*(first_gradient(every[name], seed) for seed in range(args.seeds)), strict=True)
+    print("| task | median | least | largest | not 0 |\n|---|---|---|---|---|")
+    for name in arguments.tasks:
+        task = TASKS[name]
+        data = loading.load(task.data)
+        values, parts = zip(*(first_gradient(task, data, seed) for seed in range(arguments.seeds)), strict=True)
         print(f"| {name} | {statistics.median(values):.2g} | {min(values):.2g} | {max(values):.2g} | {min(parts):.0%} |")
 
 

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from problems import problems
 
 from arturo import AdaArturo
+from arturo_lab.data import loading
+from arturo_lab.tasks.catalog import TASKS
+from arturo_lab.training.batches import Batches
+from arturo_lab.training.train import evaluate
 
 OPTIMIZERS = {"AdamW": torch.optim.AdamW, "AdaArturo": AdaArturo}
 RECIPES = ("nanogpt", "layer-wise")
@@ -49,21 +52,25 @@ def groups_of(recipe: str, model: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 def train(recipe: str, name: str, lr: float, seed: int) -> float:
-    problem = problems("1/5")["lm-docstrings"]
-    model = problem.build(seed)
+    """The validation loss at the end."""
+    task = TASKS["byte-transformer"]
+    data = loading.load(task.data).fold("1/5")
+    torch.manual_seed(seed)
+    model = task.model()
     params = list(model.parameters())
     optimizer = OPTIMIZERS[name](groups_of(recipe, model), lr=lr, betas=(0.9, 0.95))
-    warmup = problem.steps // 20
-    for step, (x, y) in zip(range(problem.steps), problem.batches(seed), strict=False):
-        progress = (step - warmup) / (problem.steps - warmup)
+    steps = task.epochs * task.steps(len(data), task.batch_size)
+    warmup = steps // 20
+    for step, (inputs, targets) in zip(range(steps), Batches(task, data, seed), strict=False):
+        progress = (step - warmup) / (steps - warmup)
         cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
         for group in optimizer.param_groups:
             group["lr"] = lr * group["factor"] * ((step + 1) / (warmup + 1) if step < warmup else cosine)
         optimizer.zero_grad(set_to_none=True)
-        problem.loss(model, x, y).backward()
+        task.loss(model(inputs), targets).backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-    return problem.evaluate(model)["loss"]
+    return evaluate(model, data.test_inputs, data.test_targets, task)["loss"]
 
 
 def main() -> None:

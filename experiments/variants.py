@@ -1,4 +1,7 @@
-"""AdaArturo with every design choice as a switch: how its defaults were found, and its ablations. Plain torch, one group.
+"""AdaArturo with every design choice as a switch: how its defaults were chosen, and its ablations. Plain torch, one group.
+
+    arturo compare byte-transformer --optimizers experiments/variants.py:Variant --fold 1/5 --schedule constant \\
+        --set experiments/variants.py:Variant.rule=cap --out runs/search
 
 Nothing here is meant to be used for training: `arturo.AdaArturo` is what the experiments chose.
 """
@@ -14,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 PER_LR = 20.0  # relative step of a tensor at lr = 1
+MOST_LR = 3e-3  # that counts for the length of a step
 
 
 class Variant(Optimizer):
@@ -44,6 +48,9 @@ class Variant(Optimizer):
         share: "global", one share of signal for all tensors, or "tensor", one for each, which shortens its step alone.
         newton: how many times further than to the optimum of a quadratic model a step may go; None: as far as the region
             allows. The model has one curvature, in units of s / sigma, by regression of innovations on the last step.
+        guards: against what never ends: vectors are drawn back to their start and count as at most 1 large, tensors without
+            a gradient do not shrink, the noise of an entry that does not turn is at least a tenth of |M|, and steps get shorter
+            where all noise has fallen to less than a tenth of its level.
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -56,19 +63,26 @@ class Variant(Optimizer):
         noise: str = "learned", size: str = "current", student: str | None = "tile:16", least: float = 1.0, start: str = "eigh",
         level: Any = False, window: float | None = 3, after: bool = True, exponent_floor: float = 0.01,
         moment: str = "central", shared: bool = False,
-        share: str = "global", newton: float | None = 2.0,
+        share: str = "global", newton: float | None = 2.0, guards: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(params, {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")})
-        self.t = 0
+        # In the group, where a checkpoint keeps them: steps; numerator and denominator of the curvature, the last step's k.
+        self.param_groups[0].update(t=0, curvature=(0.0, 0.0, 0.0), noise_level=0.0)
         self.trace: list[tuple[float, float]] = []  # k and phi of every step
-        self.curvature = [0.0, 0.0, 0.0]  # numerator and denominator, the last step's k
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Torch takes strings and tuples in the state apart when it loads them: the layout of the blocks is made anew."""
+        super().load_state_dict(state_dict)
+        for p, state in self.state.items():
+            for block, layout in zip(state["blocks"], blocks(p, self.param_groups[0]), strict=True):
+                block.update(layout)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        self.t += 1
         o = self.param_groups[0]
+        t = o["t"] = o["t"] + 1
         K = 1 - o["betas"][0]
-        gain, ahead = filter_gain(K, self.t)
+        gain, ahead = filter_gain(K, t)
         rows = []
         for p in o["params"]:
             if p.grad is None:
@@ -87,9 +101,9 @@ class Variant(Optimizer):
         before = self.surprises(gain, o) if o["after"] is False else None
         for p in o["params"]:
             for block in self.state[p].get("blocks", ()) if p.grad is not None else ():
-                learn(block, ahead, self.t, o)
+                learn(block, ahead, t, o)
             if o["shared"] and p.grad is not None:
-                follow_shared(self.state[p]["blocks"], self.t, o)
+                follow_shared(self.state[p]["blocks"], t, o)
         weights = self.surprises(gain, o) if before is None else before
         if o["newton"] is not None:
             self.learn_curvature(K, o)
@@ -100,7 +114,7 @@ class Variant(Optimizer):
             size = state["size"]
             for block in state["blocks"]:
                 part = (slice(*block["rows"]), slice(*block["columns"]))
-                follow(block, gain, self.t, o, weights.get(id(block), 1.0))
+                follow(block, gain, t, o, weights.get(id(block), 1.0))
                 s = block["r"].sqrt() if o["noise"] == "learned" else torch.ones_like(block["r"])
                 if o["noise"] == "tile":
                     s.mul_(block["r"].mean().sqrt())
@@ -110,7 +124,7 @@ class Variant(Optimizer):
                 total = s.sum().item()
                 c = 1.0
                 if o["level"]:
-                    now = (block.pop("E2") / s).sum().item() / total * (1 - gain if self.t > 1 else 1.0)
+                    now = (block.pop("E2") / s).sum().item() / total * (1 - gain if t > 1 else 1.0)
                     block["level"] = c = block.get("level", 1.0) + gain * (now - block.get("level", 1.0))
                     if o["level"] == "falls":
                         c = min(c, 1.0)
@@ -118,26 +132,42 @@ class Variant(Optimizer):
                 rows.append((p, w[part], block, s, size, size * total, pulled, size * total * c))
         budget, pull, noise = (sum(row[i] for row in rows) for i in (5, 6, 7))
         whole = self.length(budget, pull, noise, K, o)
-        if o["newton"] is not None and self.curvature[0] > 0 < self.curvature[1]:
-            most = o["newton"] * self.curvature[1] / self.curvature[0]
+        numerator, denominator, _ = o["curvature"]
+        if o["newton"] is not None and numerator > 0 < denominator:
+            most = o["newton"] * denominator / numerator
             whole = (min(whole[0], most / whole[1]), whole[1])
         shares = self.shares(rows, K, o)
+        room = sum(row[1].numel() * row[4] for row in rows)
+        o["noise_level"] += 3 / (t + 2) * (budget / room - o["noise_level"])
+        calm = min(1.0, 10 * budget / room / o["noise_level"]) if o["guards"] and o["noise_level"] > 0 else 1.0
+        whole = (whole[0] * calm, whole[1])
+        stirs = {p: self.stir(p, rows, K / (2 - K)) if o["guards"] else 1.0 for p in o["params"]}
         for p, w, block, s, size, *sums in rows:
             k, length = whole if o["region"] == "global" else self.length(*sums, K, o)
             length = shares.get(id(p), length)
-            self.curvature[2] = k * length
+            o["curvature"] = (numerator, denominator, k * length)
             spent = k * k * pull / max(budget, 1e-300) if o["region"] == "global" else 1.0
             d = turned(block["M"] / s, block, back=True)
-            tau = PER_LR * o["lr"]
-            if o["shrink"] and p.ndim > 1:
+            tau = PER_LR * min(o["lr"], MOST_LR)
+            if o["shrink"] and (p.ndim > 1 or o["guards"]):
                 phi = self.trace[-1][1]
                 grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
-                w.mul_(math.sqrt(max(1 - (tau * length) ** 2 * spent * grown, 0.0)))
+                kept = math.sqrt(max(1 - stirs[p] * (tau * length) ** 2 * spent * grown, 0.0))
+                if p.ndim > 1:
+                    w.mul_(kept)
+                else:
+                    w.lerp_(matrix(self.state[p]["start"]), 1 - kept)
             w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)
+
+    @staticmethod
+    def stir(p: Tensor, rows: list[Any], level: float) -> float:
+        """How much of what noise would do a tensor's gradient does."""
+        pull, noise = (sum(row[i] for row in rows if row[0] is p) for i in (6, 7))
+        return min(10 * pull / (noise * level), 1.0) if noise > 0 else 0.0
 
     def surprises(self, gain: float, o: dict[str, Any]) -> dict[int, Any]:
         """The weight of each block's innovation."""
-        if o["student"] is None or self.t == 1:
+        if o["student"] is None or o["t"] == 1:
             return {}
         scope, nu = o["student"].split(":")
         rows = [
@@ -150,9 +180,9 @@ class Variant(Optimizer):
         sums: dict[Any, list[float]] = {}
         key = {"tile": lambda p, b: id(b), "tensor": lambda p, b: id(p), "all": lambda p, b: 0}[scope]
         for p, b, size, s in rows:
-            have = sums.setdefault(key(p, b), [0.0, 0.0])
-            have[0] += size * (b["E"].square() / s).sum().item() * (1 - gain)
-            have[1] += size * s.sum().item()
+            pair = sums.setdefault(key(p, b), [0.0, 0.0])
+            pair[0] += size * (b["E"].square() / s).sum().item() * (1 - gain)
+            pair[1] += size * s.sum().item()
         return {id(b): min(1.0, weight(sums[key(p, b)][0] / max(sums[key(p, b)][1], 1e-300))) for p, b, _, _ in rows}
 
     def learn_curvature(self, gain: float, o: dict[str, Any]) -> None:
@@ -164,10 +194,10 @@ class Variant(Optimizer):
                 s = s + (o["eps"] * s.mean() + 1e-30)
                 pulled += self.state[p]["size"] * (block["M"].square() / s).sum().item()
                 falls -= self.state[p]["size"] * (block["M"] * block["E"] / s).sum().item()
-        numerator, denominator, went = self.curvature
-        self.curvature[:2] = (
-            numerator + gain * (went * falls - numerator), denominator + gain * (went * went * pulled - denominator)
-        )  # fmt: skip
+        numerator, denominator, went = o["curvature"]
+        numerator += gain * (went * falls - numerator)
+        denominator += gain * (went * went * pulled - denominator)
+        o["curvature"] = (numerator, denominator, went)
 
     def shares(self, rows: list[Any], K: float, o: dict[str, Any]) -> dict[int, float]:
         """phi^gamma of each tensor, where each has its own."""
@@ -175,9 +205,9 @@ class Variant(Optimizer):
             return {}
         sums: dict[int, list[float]] = {}
         for p, _, _, _, _, _, pull, noise in rows:
-            have = sums.setdefault(id(p), [0.0, 0.0])
-            have[0] += pull
-            have[1] += noise
+            pair = sums.setdefault(id(p), [0.0, 0.0])
+            pair[0] += pull
+            pair[1] += noise
         phis = {key: 1 - K / (2 - K) * noise / max(pull, 1e-300) for key, (pull, noise) in sums.items()}
         return {key: min(max(phi, o["exponent_floor"]), 1.0) ** float(o["rule"]) for key, phi in phis.items()}
 
@@ -213,7 +243,7 @@ def tensor_size(p: Tensor, state: dict[str, Any], o: dict[str, Any]) -> float:
         return 0.05
     if p.ndim < 2:
         if o["vector"] == "travelled":
-            return max((p - state["start"]).square().mean().sqrt().item(), 0.1)
+            return min(max((p - state["start"]).square().mean().sqrt().item(), 0.1), 1.0 if o["guards"] else math.inf)
         if o["vector"] == "both":
             return max(p.square().mean().sqrt().item(), 0.1)
         return float(o["vector"])
@@ -276,6 +306,8 @@ def learn(block: dict[str, Any], ahead: float, t: int, o: dict[str, Any]) -> Non
     weight = (1 - o["betas"][1]) / (1 - o["betas"][1] ** t) if c is None else max(1 - o["betas"][1], c / (t + c - 1))
     variance = (e + block["M"]).square() if o["moment"] == "raw" else e.square().div_(1 + ahead)
     block["r"].lerp_(variance, weight)
+    if o["guards"] and not block["sides"]:
+        block["r"].clamp_(min=(0.1 * (block["M"] + ahead / (1 + ahead) * e)).square())
     if not o["shared"] and (t % o["factors"] == 0 or t <= 5):
         steps = o["factors"] if t > 5 else 1
         b = (1 - o["beta_basis"] ** steps) / (1 - o["beta_basis"] ** t)

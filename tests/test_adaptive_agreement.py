@@ -10,6 +10,7 @@ from arturo import reference_adaptive as oracle
 from arturo.kernels import native
 from arturo.kernels.adaptive import choice
 from arturo.kernels.adaptive import row as rows
+from arturo.surrogates import learned
 
 SHAPES = ((3, 4), (8, 8), (4, 2, 2), (40, 24), (24, 40), (6, 13), (5,), (700,), ())
 WAYS = {
@@ -82,6 +83,33 @@ def test_narrow_parameters_on_the_diagonal(flags, dtype):
         assert tuple(info) == pytest.approx(tuple(wanted), rel=1e-3)
     for p, q in zip(ours, plain, strict=True):
         torch.testing.assert_close(p.detach(), q.detach(), rtol=2e-2 if dtype.itemsize == 2 else 1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient entries were not finite")
+@pytest.mark.parametrize("outlier", [1.0, 30.0], ids=["trusted", "outlier"])
+def test_a_filter_that_anticipates_full_trust(outlier):
+    """C++ moves M before it knows how far an innovation is trusted; the loop after it. Missing entries keep their M."""
+    if not native.available():
+        pytest.skip("the C++ extension was not built")
+    ours, plain = start(torch.float32), start(torch.float32)
+    one, other = AdaArturo(ours, covariance="diagonal"), AdaArturo(plain, covariance="diagonal", foreach=False)
+    for t in range(1, 9):
+        before = [one.state[p]["M"].clone() for p in ours if t > 1]
+        for i, (p, q) in enumerate(zip(ours, plain, strict=True)):
+            g = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * t + i))
+            if t == 8:
+                g *= 0.5 * outlier
+                g.view(-1)[0] = float("nan")
+            p.grad = q.grad = g
+        one.step()
+        other.step()
+    for p, q, M in zip(ours, plain, before, strict=True):
+        torch.testing.assert_close(one.state[p]["M"], other.state[q]["M"], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-5, atol=1e-7)
+        moved, full = (x.flatten() for x in (one.state[p]["M"] - M, learned.filter_gain(0.9, 8) * (p.grad - M)))
+        assert moved[0] == 0
+        trust = moved[1:] / full[1:]
+        assert (trust > 0.999).all() if outlier == 1 else (trust < 0.95).all()
 
 
 def test_the_number_of_threads_changes_no_bit(snapshot):

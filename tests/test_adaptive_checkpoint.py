@@ -46,7 +46,7 @@ def test_the_curvature_is_saved(flat, geometry, snapshot):
             optimizer.step()
 
     model, optimizer = made()
-    train(model, optimizer, 60)
+    train(model, optimizer, 120)
     assert not optimizer.last_step.active and optimizer.param_groups[0]["curvature"][0] > 0
     twin, resumed = made()
     twin.load_state_dict(model.state_dict())

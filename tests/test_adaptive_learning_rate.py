@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from arturo import AdaArturo
+from arturo.adaptive_step import MOST_LR, PER_LR
 
 ZEROS = {
     "float": (0.0, {}),
@@ -119,3 +120,40 @@ def test_a_vanishing_lr(lr, geometry, quadratic):
         assert 0 < info.kl <= info.bound * (1 + 1e-9)
     for p, old in zip(still, before, strict=True):
         torch.testing.assert_close(p.detach(), old, rtol=0, atol=1e3 * lr)
+
+
+@pytest.mark.parametrize("options", [{}, {"covariance": "diagonal", "capturable": True}], ids=["host", "capturable"])
+@pytest.mark.parametrize("lr", [0.01, 10.0, torch.tensor(0.1)], ids=str)
+def test_a_large_lr_steps_as_far_as_the_largest(lr, options, quadratic, snapshot):
+    one, other = (AdaArturo(quadratic.params(), lr=x, **options) for x in (lr, MOST_LR))
+    assert quadratic.train(one, 5) == quadratic.train(other, 5)
+    assert snapshot(one) == snapshot(other)
+
+
+def test_a_large_lr_decays_in_full(quadratic):
+    """As in AdamW: by 1 - lr * weight_decay."""
+    plain, decayed = (AdaArturo(quadratic.params(), lr=0.1, weight_decay=x) for x in (0.0, 0.5))
+    before = [p.detach().clone() for p in decayed.param_groups[0]["params"]]
+    quadratic.train(plain, 1)
+    quadratic.train(decayed, 1)
+    pairs = zip(plain.param_groups[0]["params"], decayed.param_groups[0]["params"], before, strict=True)
+    for p, q, old in pairs:
+        torch.testing.assert_close(p.detach() - q.detach(), 0.05 * old, rtol=(PER_LR * MOST_LR) ** 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [1e-2, 1e-1])
+def test_a_network_survives_a_large_lr(lr):
+    """With ten times the default, ReLUs died within some steps: 15 % instead of 87."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 16, generator=generator)
+    y = (x @ torch.randn(16, 10, generator=generator)).argmax(1)
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
+    net = torch.nn.Sequential(*layers)
+    optimizer = AdaArturo(net.parameters(), lr=lr)
+    for _ in range(300):
+        batch = torch.randint(2000, (32,), generator=generator)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
+        optimizer.step()
+    assert (net(x).argmax(1) == y).float().mean() > 0.75

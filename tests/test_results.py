@@ -1,9 +1,11 @@
-"""results/: every file stands in the table of results/README.md, with a command that exists."""
+"""results/: every file stands in the table of results/README.md, with a command that exists, or did at the revision named."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from documented import script_exists
 
 from arturo_lab.cli import COMMANDS
 
@@ -29,4 +31,11 @@ def test_every_row_names_files_and_a_command_that_exist(cell, command):
     scripts = re.findall(r"python ([\w/]+\.py)", command)
     commands = re.findall(r"`arturo ([a-z-]+)", command)
     assert scripts or commands or "`make run`" in command
-    assert all((ROOT / script).exists() for script in scripts) and all(name in COMMANDS for name in commands)
+    assert all(script_exists(script, command) for script in scripts) and all(name in COMMANDS for name in commands)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.jsonl")), ids=lambda path: str(path.relative_to(RESULTS)))
+def test_rows_are_json(path):
+    """Without NaN, which JSON does not have; also in records whose script is gone."""
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert rows and all(isinstance(row, dict) for row in rows)

@@ -8,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler, swa_utils
 
 from arturo import AdaArturo, Arturo
-from arturo.adaptive_step import PER_LR
+from arturo.adaptive_step import MOST_LR, PER_LR
 
 STEPS = 8
 ABSTRACT = {"LRScheduler", "_LRScheduler"}
@@ -96,16 +96,18 @@ def test_the_bound_follows_the_schedule(make, capturable, as_tensor, quadratic):
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["float", "tensor"])
 def test_steps_follow_the_schedule(name, as_tensor, quadratic):
-    """Each step is lr / 0.01 of the one that the same optimizer would have taken at lr = 0.01, in both groups."""
-    lrs = [torch.tensor(x, dtype=torch.float64) if as_tensor else x for x in (0.01, 0.005)]
+    """Each step is lr / MOST_LR of the one that the same optimizer would have taken at MOST_LR; more counts as MOST_LR."""
+    lrs = [torch.tensor(x, dtype=torch.float64) if as_tensor else x for x in (MOST_LR, MOST_LR / 2)]
     params = quadratic.params([(5,), (3,)], torch.float64)
     optimizer = AdaArturo([{"params": [p], "lr": lr} for p, lr in zip(params, lrs, strict=True)])
     scheduler = SCHEDULERS[name](optimizer)
     used, betas = [], []
     for t in range(STEPS):
+        for p in params if t else ():
+            optimizer.state[p]["start"].copy_(p.detach())  # where the anchor, which goes with lr squared, draws to
         twin = copy.deepcopy(optimizer)
         for group in twin.param_groups:
-            group["lr"] = 0.01
+            group["lr"] = MOST_LR
         before = [p.detach().clone() for p in params]
         used.append([float(group["lr"]) for group in optimizer.param_groups])
         betas.append(optimizer.param_groups[0]["betas"])
@@ -113,7 +115,7 @@ def test_steps_follow_the_schedule(name, as_tensor, quadratic):
         quadratic.train(twin, 1, t)
         for p, group, old, lr in zip(params, twin.param_groups, before, used[-1], strict=True):
             full_step = group["params"][0].detach() - old
-            torch.testing.assert_close(p.detach() - old, full_step * (lr / 0.01), rtol=1e-7, atol=1e-12)
+            torch.testing.assert_close(p.detach() - old, full_step * min(lr / MOST_LR, 1.0), rtol=1e-7, atol=1e-12)
             assert full_step.abs().min() > 0
         advance(scheduler)
     assert len({lr for lr, _ in used}) > 1

@@ -159,7 +159,7 @@ def test_complex_parameters_train(shape, geometry):
     start = draw(0, shape, torch.complex64)
     params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     optimizers = [AdaArturo([p], **{**geometry, "lr": 0.03}) for p in params]
-    for t in range(60):
+    for t in range(300):
         grad = params[0].detach() - (1 + 2j) + 0.1 * draw(t, shape, torch.complex64)
         params[0].grad, params[1].grad = grad, grad.conj().resolve_conj().conj()
         assert params[1].grad.is_conj()

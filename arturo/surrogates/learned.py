@@ -24,12 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SURE = 1e-5  # sqrt(r) is at least this part of |M|: float32 gradients are no more exact, and M / s stays in range
+SURE = 1e-5  # sqrt(r) of a turned entry is at least this part of |M|: float32 gradients are no more exact; M / s stays in range
+SURE_APART = 0.1  # the same of an entry that does not turn: one constant gradient must not take the region from all others
 WINDOW = 3  # until b2 takes over, noise averages over about the last third of all steps: first gradients are large
 FREEDOM = 16.0  # nu, degrees of freedom of Student's t: how heavy the tails of innovations are expected to be
 FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient hold rounding errors and nothing else
 LEAST_NOISE = 1e-3  # of a squared innovation
-MOST_PULL = 0.1  # of a step's length that the anchor takes back
+MOST_PULL = 0.35  # of a step's length that the anchor takes back: enough for noise at the largest lr that counts
+FALL = 10.0  # how far noise may fall below its level before steps get shorter, and a pull below that of noise
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
 
 
@@ -105,14 +107,14 @@ def factor_weight(beta: float, t: int, steps: int = 1) -> float:
     return (1 - beta**steps) / (1 - beta**t)
 
 
-def least_noise(M: Tensor) -> Tensor:
-    r"""Least value of ``r``, :math:`10^{-10} M^2`. A noiseless gradient has none; M / s stays finite without setting a scale.
+def least_noise(M: Tensor, sure: float) -> Tensor:
+    r"""Least value of ``r``. A noiseless gradient has none; M / s stays finite without setting a scale.
 
     Example:
-        >>> least_noise(torch.tensor([1.0, -2.0]))
-        tensor([1.0000e-10, 4.0000e-10])
+        >>> least_noise(torch.tensor([1.0, -2.0]), 0.5)
+        tensor([0.2500, 1.0000])
     """
-    return (SURE * M).square()
+    return (sure * M).square()
 
 
 def noise_scale(r: Tensor, eps: float) -> Tensor:
@@ -233,15 +235,43 @@ def furthest(numerator: Any, denominator: Any) -> Any:
     return where(known, 2 * denominator / where(known, numerator, 1.0), float("inf"))
 
 
-def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
-    r"""The factor by which a step shrinks a matrix: :math:`\sqrt{1 - \tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
+def follow_level(level: Any, steps: Any, now: Any) -> tuple[Any, Any]:
+    r"""The level of the noise over about the last two thirds of all steps, and their number, after one more.
+
+    ``now`` is :math:`\sum\sigma s \,/ \sum\sigma`, the mean noise of a weight.
+
+    Example:
+        >>> follow_level(0.0, 0.0, 4.0), follow_level(4.0, 1.0, 0.0)
+        ((4.0, 1.0), (1.0, 2.0))
+    """
+    return level + WINDOW / (steps + WINDOW) * (now - level), steps + 1
+
+
+def calm(level: Any, now: Any) -> Any:
+    r"""The factor on a step's length, :math:`\min(1, 10\,\mathrm{now} / \mathrm{level})`: 1 unless noise has all but vanished.
+
+    What was learned does not become uncertain because gradients vanish: a precision that followed them down at once would let
+    the weights of a network that has fitted its data wander, until they lose it.
+
+    Example:
+        >>> calm(np.float64(1.0), np.float64(0.5)), calm(np.float64(1.0), np.float64(0.05))
+        (np.float64(1.0), np.float64(0.5))
+    """
+    where = namespace(level).where
+    return where(level > 0, FALL * now / where(level > 0, level, 1.0), 1.0).clip(None, 1.0)
+
+
+def anchor(tau: Any, spent: Any, phi: Any, gain: Any, stir: Any = 1.0) -> Any:
+    r"""The factor that a step shrinks a tensor by: :math:`\sqrt{1 - \varsigma\tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
 
     An optimum that drifts as a plain random walk has no size: steps relative to the weights' size would make them grow without
     bound. An Ornstein-Uhlenbeck drift of stationary variance :math:`\sigma^2` pulls the mean in by as much as it spreads,
     :math:`\sqrt{1 - \tau^2 c}` where a step spends the part c of the drift's KL. That balances independent steps. Steps
     along filtered noise are not independent: they add up over the filter's memory, and the weights' square grows by
-    :math:`\tau^2 c (2 - K) / K` per step, so the share of noise is pulled in by that much. The anchor takes at most a tenth of
-    the step's length, :math:`0.1 \tau \sqrt c`, so that at any lr a clear gradient is stronger.
+    :math:`\tau^2 c (2 - K) / K` per step, so the share of noise is pulled in by that much. The anchor takes at most 0.35 of
+    the step's length, :math:`0.35 \tau \sqrt c`, so that a clear gradient is stronger. A matrix shrinks towards 0, a
+    vector towards where it started. ``stir`` is :math:`\varsigma = \min(1, 10 A / N)` of the tensor alone: one whose gradient
+    is 0 does not move, and does not shrink.
 
     Example:
         >>> signal, noise = torch.tensor(1.0), torch.tensor(0.0)
@@ -250,5 +280,5 @@ def anchor(tau: Any, spent: Any, phi: Any, gain: Any) -> Any:
     """
     xp = namespace(tau)
     reached = tau * xp.sqrt(spent)
-    grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached)
+    grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached) * stir
     return xp.sqrt((1 - grown).clip(0.0))

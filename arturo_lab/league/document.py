@@ -13,10 +13,20 @@ from matplotlib.figure import Figure
 from arturo_lab.league.ablation import ABLATION_TASKS
 from arturo_lab.league.field import OURS, REFERENCE, VALIDATION, League, label
 from arturo_lab.league.figures import curves_figure, ranks_figure
-from arturo_lab.league.results import Outcome, judged_on_validation, outcome, targets, variant
+from arturo_lab.league.results import Outcome, headline, judged_on_validation, outcome, targets, variant, versus
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, at_defaults
-from arturo_lab.league.tables import ablation_table, losses_table, results_table, settings_table, tasks_table, times_table
+from arturo_lab.league.tables import (
+    HEADLINE,
+    ablation_table,
+    ahead,
+    headline_table,
+    losses_table,
+    results_table,
+    settings_table,
+    tasks_table,
+    times_table,
+)
 from arturo_lab.report import sweep
 from arturo_lab.report.across import profiles_table, ranks_table
 from arturo_lab.report.document import Document, Part
@@ -35,7 +45,7 @@ def document(league: League, rows: Rows, command: str) -> Document:
     aims = targets(league, rows)
     outcomes = [outcome(league, rows, stage, aims) for stage in ("untouched", "tuned")]
     shown = [of for of in outcomes if of.sections]
-    parts = [Part("", (introduction(league),))]
+    parts = [Part("", (introduction(league),)), *headline_parts(league, rows)]
     if shown:
         parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in shown]
         parts.append(Part("Ranks", (), None, (), ranks_figure(shown), "ranks"))
@@ -64,7 +74,9 @@ def document(league: League, rows: Rows, command: str) -> Document:
 
 def in_terminal(part: Part) -> bool:
     """Whether a terminal has room for it: who loses where, and the ranks."""
-    return part.table is not None and (part.table.name == "ranks" or part.table.name.endswith("-losses"))
+    return part.table is not None and (
+        part.heading == HEADLINE or part.table.name == "ranks" or part.table.name.endswith("-losses")
+    )
 
 
 def empty(part: Part) -> bool:
@@ -87,6 +99,24 @@ def about(of: Outcome) -> str:
     if of.stage == "untouched":
         return "Nobody is tuned: lr, momentum and decay are what the package or its authors set."
     return "Everybody is tuned with the same number of trials of the same length, at the same points of the unit cube."
+
+
+def headline_parts(league: League, rows: Rows) -> list[Part]:
+    of = headline(league, rows)
+    return [] if of is None or not of.sections else [Part(HEADLINE, (decided(of),), headline_table(of))]
+
+
+def decided(of: Outcome) -> str:
+    """On which tasks AdaArturo is better and worse with every seed, and which are open."""
+    seeds = of.league.seeds
+    better, worse = ([t for t in of.league.tasks if ahead(of.section(t), name, seeds)] for name in (OURS, REFERENCE))
+    missing = [t for t in of.league.tasks if (difference := versus(of.section(t))) is None or difference.pairs < seeds]
+    rest = [t for t in of.league.tasks if t not in (*better, *worse, *missing)]
+    whole = len(of.league.tasks) - len(missing)
+    counted = {"better with every seed": better, "worse with every seed": worse, "neither": rest}
+    words = [f"{how} on {len(tasks)} ({', '.join(tasks)})" for how, tasks in counted.items() if tasks]
+    complete = f"Complete: {whole} of {len(of.league.tasks)} tasks."
+    return f"{complete} {label(OURS)} is {'; '.join(words)}." if words else complete
 
 
 def losses(of: Outcome) -> tuple[str, ...]:
@@ -112,9 +142,9 @@ def losses(of: Outcome) -> tuple[str, ...]:
 def sweep_parts(league: League, rows: Rows) -> list[Part]:
     """The learning-rate picture."""
     slots = list(SLOTS["sweep"](league, rows))
-    found = judged_on_validation([slot.config for slot in slots if slot.config is not None], rows, loss=True)
+    judged = judged_on_validation([slot.config for slot in slots if slot.config is not None], rows, loss=True)
     parts = []
-    for section in found:
+    for section in judged:
         lines = sweep.curves(section)
         done, whole = len(section.runs), sum(slot.task == section.task for slot in slots)
         partial = (f"Partial: {done} of {whole} runs.",) if done < whole else ()

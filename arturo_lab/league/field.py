@@ -19,12 +19,14 @@ VALIDATION = "1/6"  # of the training examples: every curve and every choice is 
 TRIAL_SEED = 100  # none of those that count at the end
 PLASTIC = 1.2207440846057596  # root of x^4 = x + 1, the ratio of Roberts' sequence in three dimensions
 
-# The tasks, cheapest first, with about how many seconds AdamW takes on one core: what a plan says before anything is measured.
+# The tasks, cheap ones first, and about how many seconds AdamW takes on one core: what a plan says before anything is measured.
 SECONDS = {
     "digits-mlp": 1.5,
     "breast-cancer-mlp": 1.0,
     "diabetes-mlp": 1.0,
+    "digits-mlp-batch-1": 8.0,
     "fmnist-autoencoder": 6.0,
+    "fmnist-vae": 10.0,
     "byte-gru": 40.0,
     "cifar10-vit": 60.0,
     "fmnist-small-resnet": 65.0,

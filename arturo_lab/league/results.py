@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from arturo_lab.league.field import REFERENCE, League
+from arturo_lab.league.field import OURS, REFERENCE, League
 from arturo_lab.league.rows import Rows, busy, clocked, validation_value
-from arturo_lab.league.stages import SLOTS
+from arturo_lab.league.stages import SLOTS, Slot
+from arturo_lab.report.comparison import Difference, compare
 from arturo_lab.report.ranking import Ranking, ranking
 from arturo_lab.report.sections import Section, Variant, sections
 from arturo_lab.runs.config import RunConfig
@@ -20,7 +21,7 @@ from arturo_lab.tasks.catalog import TASKS
 
 @dataclass(frozen=True)
 class Outcome:
-    """One of the two tables of the league: "untouched" or "tuned".
+    """What runs of the league come to: those of a stage, "untouched" or "tuned", or those of :func:`headline`.
 
     Args:
         sections: a section for each task with a run, whose aim is AdamW's tuned result on validation data, if there is one.
@@ -68,13 +69,32 @@ def variant(section: Section | None, optimizer: str) -> Variant | None:
 def outcome(league: League, rows: Rows, stage: str, aims: dict[str, float] | None = None) -> Outcome:
     """What a stage has come to so far."""
     aims = targets(league, rows) if aims is None else aims
-    slots = list(SLOTS[stage](league, rows))
+    return collected(league, rows, stage, list(SLOTS[stage](league, rows)), aims)
+
+
+def headline(league: League, rows: Rows) -> Outcome | None:
+    """AdaArturo untouched and AdamW tuned, so far; None for a league without the two."""
+    if not {OURS, REFERENCE} <= set(league.optimizers):
+        return None
+    chosen = (("untouched", OURS), ("tuned", REFERENCE))
+    slots = [slot for stage, name in chosen for slot in SLOTS[stage](dataclasses.replace(league, optimizers=(name,)), rows)]
+    return collected(league, rows, "untouched against tuned", slots, {})
+
+
+def collected(league: League, rows: Rows, stage: str, slots: Sequence[Slot], aims: dict[str, float]) -> Outcome:
+    """The outcome of the runs in these slots."""
     configs = [slot.config for slot in slots if slot.config is not None]
-    found = [clocked(record) for config in configs if (record := rows.fresh(config)) is not None]
-    of_tasks = {section.task: section for section in sections(found)}
+    records = [clocked(record) for config in configs if (record := rows.fresh(config)) is not None]
+    of_tasks = {section.task: section for section in sections(records)}
     chosen = tuple(dataclasses.replace(of_tasks[task], aim=aims.get(task)) for task in league.tasks if task in of_tasks)
     steps = {config.task: config.steps_per_epoch for config in {config.task: config for config in configs}.values()}
-    return Outcome(league, stage, chosen, steps, len(slots) - len(found))
+    return Outcome(league, stage, chosen, steps, len(slots) - len(records))
+
+
+def versus(section: Section | None) -> Difference | None:
+    """AdaArturo against AdamW with its warm-up; None unless both have a run that is over."""
+    ours = variant(section, OURS)
+    return None if section is None or ours is None else compare(section, REFERENCE).of(ours)
 
 
 def targets(league: League, rows: Rows) -> dict[str, float]:
@@ -103,6 +123,6 @@ def on_validation(record: Record, loss: bool = False) -> Record:
 
 
 def judged_on_validation(configs: Sequence[RunConfig], rows: Rows, loss: bool = False) -> list[Section]:
-    """Sections of runs that are there."""
-    found = [record for config in configs if (record := rows.fresh(config)) is not None]
-    return sections([on_validation(record, loss) for record in found])
+    """Sections of the runs that have a row."""
+    records = [record for config in configs if (record := rows.fresh(config)) is not None]
+    return sections([on_validation(record, loss) for record in records])

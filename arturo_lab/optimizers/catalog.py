@@ -114,7 +114,7 @@ NEED_GRAPH = ("AdaHessian", "SophiaH")  # of pytorch-optimizer: they differentia
 ROOT = math.sqrt(0.006)  # the paper multiplies epsilon by 0.006 at a milestone; the bound goes with lr squared
 
 
-ADAPTIVE, EXACT = 3, 1  # `method` of AdaArturo and of Arturo
+ADAPTIVE, EXACT = 4, 1  # `method` of AdaArturo and of Arturo
 
 
 TUNED = {**tuned.ARTURO, **ABLATIONS["arturo"]}

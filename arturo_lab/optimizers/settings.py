@@ -40,7 +40,8 @@ def resolve(optimizer: str, task: str, images: int, overrides: Settings | None =
     for name, value in (overrides or {}).items():
         if name not in settings and name not in required:
             raise unknown("set", name, [*settings, *required])
-        settings[name] = _as_kind(name, value, like=settings.get(name), integer=name in _integers(constructor))
+        like = None if name in _annotated(constructor, Any) else settings.get(name)
+        settings[name] = _as_kind(name, value, like, integer=name in _annotated(constructor, int))
     if missing := [name for name in required if name not in settings]:
         raise ConfigError(f"set: {optimizer} has no default for {missing[0]}; give it one with {missing[0]}=VALUE")
     if (proper := whose_surrogate(settings.get("surrogate"))) not in (None, optimizer):
@@ -126,10 +127,10 @@ def _parameters(constructor: Constructor) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind in named]
 
 
-def _integers(constructor: Constructor) -> set[str]:
-    """Arguments that are annotated as integers. A default alone says little: SGD's momentum is 0."""
+def _annotated(constructor: Constructor, kind: Any) -> set[str]:
+    """Arguments with this annotation. A default alone says little: SGD's momentum is 0."""
     parameters = inspect.signature(constructor).parameters.values()
-    return {p.name for p in parameters if p.annotation in (int, "int")}
+    return {p.name for p in parameters if p.annotation in (kind, kind.__name__)}
 
 
 def _plain(value: Any) -> Value:
@@ -164,7 +165,8 @@ def _parse_value(name: str, text: str) -> Value:
 
 
 def _as_kind(name: str, value: Value, like: Value, integer: bool = False) -> Value:
-    """``value``, held to the kind of the one it replaces. None fits and replaces anything: the constructor has the last word.
+    """``value``, held to the kind of the one it replaces. None fits and replaces anything, and what is annotated ``Any`` takes
+    anything: the constructor has the last word.
 
     1 becomes 1.0 in place of a float and 1.0 becomes 1 in place of an integer: equal settings shall be equal as text.
     """

@@ -44,6 +44,7 @@ LABORATORY = (  # what has a part in the numbers of a training
     "tasks/networks.py",
     "tasks/resnet.py",
     "tasks/schedules.py",
+    "training/batches.py",
     "training/order.py",
     "training/train.py",
 )

@@ -127,5 +127,6 @@ def joined(parallel: str | None, device: torch.device) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(parallel)
+        dist.barrier()  # nobody leaves while gloo's threads still hold tensors of the last collective
     finally:
         dist.destroy_process_group()

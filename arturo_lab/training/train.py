@@ -26,9 +26,9 @@ from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.metrics import Metric
 from arturo_lab.tasks.schedules import lr_factor
 from arturo_lab.tasks.task import Task
+from arturo_lab.training.batches import Batches
 from arturo_lab.training.checkpoint import Training
 from arturo_lab.training.epoch import Epoch, EpochMetrics, StepMetrics
-from arturo_lab.training.order import Order
 from arturo_lab.training.parallel import Processes
 from arturo_lab.training.prediction import prediction_error
 
@@ -67,7 +67,7 @@ def train(
     whole = data
     task, entry, device = TASKS[config.task], OPTIMIZERS[config.optimizer], available(config.machine.device)
     data = data.subset(config.share.subset).fold(config.share.held_out).to(device)
-    prepared, examples = task.inputs.prepared(data.train_inputs), len(data)
+    examples = len(data)
     if task.epoch_steps is not None and not task.replacement and examples < config.batch_size:
         raise ConfigError(f"batch_size: {examples:,} examples make no batch of {config.batch_size}; lower --batch-size")
     steps = task.steps(examples, config.batch_size)  # of an epoch
@@ -78,8 +78,7 @@ def train(
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []), cpu_threads(config.machine.threads or task.threads):
         torch.manual_seed(config.seed)  # initial weights, then dropout
-        shuffle = torch.Generator().manual_seed(config.seed)  # its own, so that dropout cannot shift the batch order
-        order = Order(task, examples, config.batch_size, shuffle)
+        batches = Batches(task, data, config.seed, config.batch_size)
         model = task.model().to(device)
         criterion = nn.CrossEntropyLoss() if task.loss is cross_entropy else task.loss  # BackPACK follows a module only
         if config.machine.channels_last:
@@ -97,7 +96,7 @@ def train(
             torch.manual_seed(config.seed + processes.rank)  # separate dropout masks
         optimizer = entry.load()(model.parameters(), **as_arguments(config.settings))
         scheduler = LambdaLR(optimizer, factor)
-        training = Training(model, optimizer, scheduler, order, entry.forgets, processes)
+        training = Training(model, optimizer, scheduler, batches.order, entry.forgets, processes)
 
         kept = processes.share(run is not None)
 
@@ -122,16 +121,14 @@ def train(
 
         while len(history) < config.epochs and not diverged:
             if epoch is None:
-                epoch = Epoch(len(history) + 1, order.epoch())
+                epoch = Epoch(len(history) + 1, batches.order.epoch())
             model.train()
             entry.mode(optimizer, True)
 
             for batch in epoch.batches(config.batch_size):
                 with epoch.timed("step", device):
                     with epoch.timed("data", device):
-                        batch = batch.to(device)
-                        inputs = processes.part(task.inputs.for_training(prepared, batch, shuffle))
-                        targets = inputs if task.reconstructs else processes.part(data.train_targets[batch])
+                        inputs, targets = map(processes.part, batches.at(batch))
                     optimizer.zero_grad()
                     with entry.around_gradient(optimizer):
                         with epoch.timed("forward", device), precision(config.machine.amp, device):

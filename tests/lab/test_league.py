@@ -12,12 +12,12 @@ from arturo_lab import cli
 from arturo_lab.data import loading
 from arturo_lab.league import work as working
 from arturo_lab.league.ablation import ABLATIONS
-from arturo_lab.league.document import ablation_parts, document, sweep_parts, write
+from arturo_lab.league.document import ablation_parts, decided, document, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
-from arturo_lab.league.results import outcome, targets
+from arturo_lab.league.results import headline, outcome, targets
 from arturo_lab.league.rows import Rows, busy, clocked, stale
 from arturo_lab.league.stages import ablation, sweep, trial, trials, tuned, untouched, winner
-from arturo_lab.league.tables import losses_table, results_table, times_table
+from arturo_lab.league.tables import headline_table, losses_table, results_table, times_table
 from arturo_lab.league.valley import SWEPT, rates, swept_settings
 from arturo_lab.league.work import missing, progress, waves, why_stale
 from arturo_lab.optimizers.catalog import ADAPTIVE, OPTIMIZERS
@@ -103,8 +103,11 @@ def test_trials_never_see_the_test_set() -> None:
         assert slot.config.epochs == 8 and slot.config.seed == TRIAL_SEED not in range(league.seeds)
 
 
-def test_ten_tasks_of_unlike_kind() -> None:
-    assert len(SECONDS) >= 10 and len({(TASKS[task].data, TASKS[task].model) for task in SECONDS}) == len(SECONDS)
+def test_thirteen_tasks_of_unlike_kind() -> None:
+    kinds = {task: (TASKS[task].data, TASKS[task].model) for task in SECONDS}
+    assert len(SECONDS) == 13 and len(set(kinds.values())) == 12
+    (again,) = [task for task in SECONDS if list(kinds.values()).count(kinds[task]) > 1 and task != "digits-mlp"]
+    assert again == "digits-mlp-batch-1" and TASKS[again].batch_size == 1 < TASKS["digits-mlp"].batch_size
 
 
 def test_trains_resumes_and_reports(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +169,16 @@ def test_rows_of_two_processes_are_merged(tmp_path: Path) -> None:
     keep(one, league.config("digits-mlp", "sgd", 0, test=True), 0.9)
     keep(other, league.config("digits-mlp", "sgd", 1, test=True), 0.9)
     assert len(other.records) == len(Rows.read(tmp_path / NAME).records) == 2
+
+
+def test_damaged_rows_are_refused_by_name(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = Rows(Path("kept") / NAME)
+    keep(rows, League((line,), THREE).config(line, "sgd", 0, test=True), 0.9)
+    before = rows.path.read_text()
+    rows.path.write_text(before + '{"cut')
+    assert cli.main(words(line)) == 2
+    lines = len(before.splitlines()) + 1
+    assert f"runs.jsonl: line {lines} is corrupt" in capsys.readouterr().err and rows.path.read_text() == before + '{"cut'
 
 
 def test_the_winner_is_the_best_on_validation_and_a_diverged_trial_the_worst(tmp_path: Path) -> None:
@@ -245,6 +258,78 @@ def test_tables_by_hand(played: tuple[League, Rows]) -> None:
     assert losses["diabetes-mlp"][:4] == ["0.5500 ± 0.0000", "2 of 3", "AdamW (warm-up)", "0.5000 ± 0.0000"]
 
 
+def test_untouched_against_tuned_by_hand(played: tuple[League, Rows]) -> None:
+    """Of AdamW the trial that won, of AdaArturo the defaults, seed by seed; bold where one is better with every seed."""
+    of = headline(*played)
+    assert of is not None and of.missing == 0
+    table = headline_table(of)
+    assert [column.name for column in table.columns[3:5]] == ["AdamW (warm-up), tuned", "AdaArturo, untouched"]
+    steps, few = of.steps["digits-mlp"] * 25, "2 pairs: no p"
+    assert texts(table) == {
+        "digits-mlp": ["accuracy [%]", f"{steps:,}", "95.00 ± 0.00", "97.00 ± 0.00", f"+2.00 ± 0.00 {few}"],
+        "diabetes-mlp": [
+            "loss [variance of the targets]",
+            "600",
+            "0.5000 ± 0.0000",
+            "0.5500 ± 0.0000",
+            f"−0.0500 ± 0.0000 {few}",
+        ],
+    }
+    assert [[cell.best for cell in row[3:5]] for row in table.rows] == [[False, True], [True, False]]
+    assert decided(of) == (
+        "Complete: 2 of 2 tasks. AdaArturo is better with every seed on 1 (digits-mlp); worse with every seed on 1 "
+        "(diabetes-mlp)."
+    )
+    assert any("constants were chosen on validation folds" in note for note in table.notes)
+    assert headline(replace(played[0], optimizers=("sgd", "adaarturo")), played[1]) is None
+
+
+def test_untouched_against_tuned_says_what_is_missing(tmp_path: Path) -> None:
+    """AdamW's second trial wins. Tasks without a tuned AdamW, with one seed of two, a diverged run, and no clear order."""
+    tasks = ("digits-mlp", "breast-cancer-mlp", "diabetes-mlp", "fmnist-autoencoder", "byte-gru")
+    league, rows = League(tasks, THREE, seeds=2, trials=2), Rows(tmp_path / NAME)
+    assert document(league, rows, "").tables[0].name == "tasks"  # no rows, no table
+
+    def ours(task: str, *values: float) -> None:
+        for seed, value in enumerate(values):
+            keep(rows, league.config(task, "adaarturo", seed, test=True), value)
+
+    def adamw(task: str, *values: float | None) -> None:
+        for number, loss in enumerate((0.9, 0.8)):  # the second trial wins
+            keep(rows, trial(league, task, "adamw-warmup", number), loss)
+        keep(rows, league.config(task, "adamw-warmup", 0, test=True), 0.01)  # untouched, and no part of the table
+        for seed, value in enumerate(values):
+            config = league.config(task, "adamw-warmup", seed, league.trial_settings("adamw-warmup")[1], test=True)
+            keep(rows, config, 0.0 if value is None else value, "diverged" if value is None else "finished")
+
+    ours("digits-mlp", 0.97, 0.98)  # AdamW's trials are still to come
+    ours("breast-cancer-mlp", 0.2)
+    adamw("breast-cancer-mlp", 0.3, 0.3)
+    ours("diabetes-mlp", 0.5, 0.6)
+    adamw("diabetes-mlp", 0.7, None)
+    ours("fmnist-autoencoder", 210.0, 214.0)
+    adamw("fmnist-autoencoder", 212.0, 213.0)
+    of = headline(league, rows)
+    assert of is not None and of.missing == 2 + 1 + 4
+    table = headline_table(of)
+    cells = {task: row[2:] for task, row in texts(table).items()}
+    assert cells["digits-mlp"] == ["- missing", "97.50 ± 0.71", "-"]
+    assert cells["breast-cancer-mlp"] == ["0.3000 ± 0.0000", "0.2000 partial: 1 of 2 seeds", "+0.1000 1 pair: no p"]
+    assert cells["diabetes-mlp"] == [
+        "diverged 1 of 2 diverged; the others 0.7000",
+        "0.5500 ± 0.0707",
+        "2 won, 0 lost 2 pairs: no p",
+    ]
+    assert cells["fmnist-autoencoder"][:2] == ["212.5000 ± 0.7071", "212.0000 ± 2.8284"]
+    assert cells["fmnist-autoencoder"][2].startswith("+0.5000 ± ")
+    assert cells["byte-gru"] == ["- missing", "- missing", "-"]
+    assert [task for task, row in zip(tasks, table.rows, strict=True) if any(cell.best for cell in row)] == ["diabetes-mlp"]
+    assert "Partial: 7 runs of this table are still to come." in table.notes
+    assert decided(of) == (
+        "Complete: 2 of 5 tasks. AdaArturo is better with every seed on 1 (diabetes-mlp); neither on 1 (fmnist-autoencoder)."
+    )
+
+
 def test_times_to_the_tuned_result(played: tuple[League, Rows]) -> None:
     league, rows = played
     of = outcome(league, rows, "untouched")
@@ -259,6 +344,9 @@ def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
     league, rows = played
     made = document(league, rows, "arturo league --report")
     text = made.markdown()
+    assert made.json()["rows"][0]["reference"] == pytest.approx(0.95) and made.json()["rows"][0]["ours"] == pytest.approx(0.97)
+    assert made.parts[1].heading == "AdaArturo untouched against AdamW tuned" and made.parts[1].shown
+    assert text.index("## AdaArturo untouched against AdamW tuned") < text.index("## Untouched: where AdaArturo loses")
     assert "AdaArturo is first on 1 of 2 tasks. It is behind on diabetes-mlp (rank 2; ahead: AdamW (warm-up))." in text
     assert text.index("where AdaArturo loses") < text.index("## Ranks") < text.index("## Untouched\n")
     paths = {path.name for path in write(made, tmp_path / "out")}
@@ -266,6 +354,7 @@ def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count("data:image/png") == len([name for name in paths if name.endswith(".png")])
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "") and "where AdaArturo loses" in page
+    assert "AdaArturo untouched against AdamW tuned" in page
 
 
 def test_nothing_to_report(line: str) -> None:

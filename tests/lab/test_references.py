@@ -183,6 +183,26 @@ def test_required_arguments() -> None:
         resolve("needy.py:Needy", "digits-mlp", 1, {"lr": 0.5, "momentun": 1.0})
 
 
+def test_an_argument_of_any_kind() -> None:
+    """What is annotated ``Any`` takes words in place of numbers and the other way round; the constructor has the last word."""
+    Path("any.py").write_text(
+        "from __future__ import annotations\n"
+        "from typing import Any\n"
+        "from torch.optim import SGD\n\n\n"
+        "class Mine(SGD):\n"
+        "    def __init__(self, params, lr=0.1, rule: Any = 0.5, kind='x'):\n"
+        "        if rule == 'wrong':\n"
+        "            raise ValueError('no such rule')\n"
+        "        super().__init__(params, lr)\n"
+    )
+    for value in ("cap", 0.25, True, None):
+        assert resolve("any.py:Mine", "digits-mlp", 100, {"rule": value})["rule"] == value
+    with pytest.raises(ConfigError, match=r"^set kind: must be a word, got 1"):
+        resolve("any.py:Mine", "digits-mlp", 100, {"kind": 1})
+    with pytest.raises(ConfigError, match=r"no such rule"):
+        resolve("any.py:Mine", "digits-mlp", 100, {"rule": "wrong"})
+
+
 def test_names_of_folders_and_settings() -> None:
     assert [folder_name(name) for name in ("a b/c.py:D", "x.y:Z", "adam")] == ["c.D", "x.y.Z", "adam"]
     assert parse_overrides(["a/b.py:C.lr=1.5", "po:Lion.lr=2"], ["a/b.py:C", "po:Lion"]) == {

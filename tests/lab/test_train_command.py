@@ -23,6 +23,7 @@ from arturo_lab import cli
 from arturo_lab.data.download import RemoteFile, sha256
 from arturo_lab.data.sources import DATA
 from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
+from arturo_lab.report.sections import sections
 from arturo_lab.runs import run
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import Record, read_run
@@ -160,6 +161,8 @@ def test_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     record = trained(tmp_path, "--optimizer", "wild")
     assert record.status == "diverged"
     assert "diverged" in capsys.readouterr().out
+    ((variant,),) = (section.variants for section in sections([record]))
+    assert variant.over == {0} and variant.values == {} and variant.estimate is None  # it counts, and has no number
 
 
 def test_amp_and_compile_reach_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

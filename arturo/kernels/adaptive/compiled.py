@@ -73,7 +73,7 @@ def _observe(
     E, seen, missing = _innovation(grad, M, alive, sign, limit)
     newest = E.square() * share
     interpolated = torch.where(weight < 0.5, r + weight * (newest - r), newest - (newest - r) * (1 - weight))
-    new_r = torch.where(seen, torch.maximum(interpolated, learned.least_noise(M + gain * E)), r)
+    new_r = torch.where(seen, torch.maximum(interpolated, learned.least_noise(M + gain * E, learned.SURE_APART)), r)
     s, dtype = _scale(new_r, eps), sum_dtype(mean.device)
     away = mean if start is None else mean - start
     r.copy_(new_r)

@@ -46,7 +46,7 @@ def observe(row: AdaptiveRow) -> Tensor:
     variance = torch.where(seen, E.square().mul_(row.share), r)
     weight = row.weight
     new = torch.lerp(r, variance, weight.to(r.dtype) if isinstance(weight, Tensor) else weight)
-    least = learned.least_noise(M + E * row.gain)
+    least = learned.least_noise(M + E * row.gain, row.sure)
     row.write("r", torch.where(seen, torch.maximum(new, least), r))
     s = row.noise_scale()
     return sums(row, (s, M / s * M, M / s * E, E / s * E), missing)

@@ -70,7 +70,7 @@ def _observe(rows: list[AdaptiveRow]) -> Tensor:
         new = list(torch._foreach_lerp(r, variance, weight))
     least = torch._foreach_mul(E, first.gain)
     torch._foreach_add_(least, M)
-    torch._foreach_mul_(least, learned.SURE)
+    torch._foreach_mul_(least, first.sure)
     torch._foreach_mul_(least, least)
     torch._foreach_maximum_(new, least)
     for x, y, ok in zip(r, new, seen, strict=True):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from arturo.kernels import native
 from arturo.kernels.adaptive.row import AdaptiveRow
-from arturo.surrogates import learned
 
 OBSERVE, MOVE = range(2)
 _RECORD = struct.Struct("=6Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
@@ -96,7 +95,7 @@ def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Arra
         key = id(group), row.t
         if key not in numbers:
             sign = -1.0 if group["maximize"] else 1.0
-            numbers[key] = row.gain, row.share, row.weight, group["eps"], learned.SURE, sign, row.limit
+            numbers[key] = row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit
         _RECORD.pack_into(
             records, i * size, row.param.data_ptr(), next(grads).data_ptr(), mean.data_ptr(), state["M"].data_ptr(),
             state["r"].data_ptr(), 0 if start is None else start.data_ptr(), mean.numel(), row.first,

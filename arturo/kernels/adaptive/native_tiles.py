@@ -97,7 +97,7 @@ class NativeTiles:
                     *(row.state[name].data_ptr() if name in row.state else 0 for name in ("M", "r", "L", "Q_L", "R", "Q_R")),
                     mean_s, grid.tiles, grid.columns, grid.height, grid.width, *_turns(due, grid.tiles),
                     *_turns(counted, grid.tiles), kronecker.RIDGE, learned.factor_weight(kronecker.BASIS_BETA, t, steps),
-                    row.gain, row.share, row.weight, group["eps"], learned.SURE, learned.FLOOR, learned.FREEDOM,
+                    row.gain, row.share, row.weight, group["eps"], row.sure, learned.FLOOR, learned.FREEDOM,
                     -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
                 )  # fmt: skip
                 mean_s += 8 * grid.tiles

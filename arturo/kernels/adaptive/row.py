@@ -33,6 +33,7 @@ class AdaptiveRow(NamedTuple):
     first: int  # index of its first entry in the whole parameter: where a shard begins
     counted: bool  # whether this process counts it in sums, and not another one that has the same
     least: float  # size of the whole parameter
+    most: float
     t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
     gain: Any  # of the filter
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
@@ -58,6 +59,11 @@ class AdaptiveRow(NamedTuple):
         """Entries beyond it are missing observations. Turned, an entry may be as large as the norm of its tile."""
         entries = 1 if self.grid is None else self.grid.height * self.grid.width
         return float(largest_gradient(self.mean.dtype, math.sqrt(entries)))
+
+    @property
+    def sure(self) -> float:
+        """The least sqrt(r), in units of |M|."""
+        return learned.SURE_APART if self.grid is None else learned.SURE
 
     @property
     def start(self) -> Tensor | None:

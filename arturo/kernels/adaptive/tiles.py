@@ -44,7 +44,7 @@ def observe(row: AdaptiveRow) -> Tensor:
     E = torch.where(seen, kronecker.turn(tiles, *bases(row)) - M, 0.0)
     follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
     new = torch.lerp(r, E.square().mul_(row.share), row.weight)
-    row.write("r", torch.where(seen, torch.maximum(new, learned.least_noise(M + row.gain * E)), r))
+    row.write("r", torch.where(seen, torch.maximum(new, learned.least_noise(M + row.gain * E, row.sure)), r))
     s = grid.view(row.noise_scale())
     surprise = row.share * (E / s * E).sum((-2, -1), keepdim=True) / s.sum((-2, -1), keepdim=True)
     before = s, M / s * M, M / s * E, E / s * E

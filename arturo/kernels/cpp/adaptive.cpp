@@ -25,7 +25,7 @@ constexpr int64_t ROUND = 8192;        // blocks between two additions of their 
 struct Block {
     const LearnedTensor* tensor;
     int64_t offset, size;
-    double keep, length, gain;
+    double keep, length, gain;  // of a move
 };
 
 // A template cannot be cloned for an instruction set, these can.
@@ -71,7 +71,9 @@ LearnedSums work(Pass pass, const Block& block) {
     constexpr bool half = !std::is_same<H, Same>::value;
     constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
-    const LearnedNumbers<T> k(tensor, block.keep, block.length, block.gain);
+    const double anticipation = ROUNDED ? 0 : anticipated(tensor.gain);  // rounding twice would lose digits
+    const LearnedNumbers<T> k(tensor, block.keep, block.length,
+                              pass == OBSERVE ? anticipation : (block.gain - anticipation) / (1 - anticipation));
     LearnedSums sums = {0, 0, 0, 0, 0, 0, 0};
     T widened[half ? CHUNK : 1];
     int n;
@@ -130,9 +132,11 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
                 offset = 0;
                 continue;
             }
-            const bool moves = pass == MOVE;
-            blocks.push_back({list + tensor, offset, left < BLOCK ? left : BLOCK, moves ? keeps[tensor] : 0,
-                              moves ? lengths[tensor] : 0, moves ? gains[tensor] : list[tensor].gain});
+            const int64_t size = left < BLOCK ? left : BLOCK;
+            if (pass == MOVE)
+                blocks.push_back({list + tensor, offset, size, keeps[tensor], lengths[tensor], gains[tensor]});
+            else
+                blocks.push_back({list + tensor, offset, size, 0, 0, 0});
             entries += blocks.back().size;
             offset += BLOCK;
         }

@@ -1,9 +1,10 @@
 // AdaArturo's passes: arturo/surrogates/learned.py as loops over a chunk, for tensors whose Gaussian is diagonal in the weights
 // themselves. tiles.h has those for tensors that are turned.
 //
-// observe: r += w (share E^2 - r) with E = g - M, and sums, from which follows how far E is trusted; move: M += gain E,
-// mean = keep mean - length M / s. s is never stored: a root costs less than four bytes of traffic. 44 bytes per weight. Nothing
-// is prefetched by hand: the loops wait for memory, and the processor's own prefetching does better.
+// observe: r += w (share E^2 - r) with E = g - M, and sums, from which follows how far E is trusted; M += gain E as if that were
+// in full. move: where it is not, the gradient is read again and M corrected; mean = keep mean - length M / s. s is never stored: a
+// root costs less than four bytes of traffic. 40 bytes per weight, 48 where M is corrected. Nothing is prefetched by hand: the
+// loops wait for memory, and the processor's own prefetching does better.
 
 #pragma once
 
@@ -24,14 +25,19 @@ struct LearnedTensor {  // and the numbers of its step; packed by arturo/kernels
     double gain, share, weight, eps, sure, sign, limit;
 };
 
+// The part of E that observe adds to M: all that full trust would add, unless E = (g - M) / (1 - gain) is then hard to tell. With
+// the new M, what is left for move is (trusted gain - gain) / (1 - gain) of g - M, nothing if E is trusted in full.
+inline double anticipated(double gain) { return gain <= 0.5 ? gain : 0; }
+
 template <class T>
 struct LearnedNumbers {
     T gain, share, weight, rest, eps, sure, sign, limit, keep, length;
+    T filter;   // the part of g - M that is added to M
     bool late;  // the newest counts most: interpolate from there, as torch.lerp does
     template <class Step>  // a LearnedTensor, or another record with these fields
-    LearnedNumbers(const Step& t, double keep_, double length_, double gain_)
-        : gain(gain_), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
-          limit(t.limit), keep(keep_), length(length_), late(T(t.weight) >= T(0.5)) {}
+    LearnedNumbers(const Step& t, double keep_, double length_, double filter_)
+        : gain(t.gain), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
+          limit(t.limit), keep(keep_), length(length_), filter(filter_), late(T(t.weight) >= T(0.5)) {}
 };
 
 template <class T>
@@ -73,10 +79,10 @@ INLINE T noise_scale(T r, T eps) {
     return s > LEAST_SCALE<T> ? s : LEAST_SCALE<T>;
 }
 
-// r after an innovation E that was seen.
+// r after an innovation E that was seen; M: after it, trusted in full.
 template <bool LATE, class T>
 INLINE T newer(T r, T M, T E, const LearnedNumbers<T>& k) {
-    const T variance = E * E * k.share, sure = k.sure * (M + k.gain * E), least = sure * sure;
+    const T variance = E * E * k.share, sure = k.sure * M, least = sure * sure;
     const T next = LATE ? variance - (variance - r) * k.rest : r + k.weight * (variance - r);
     return next > least ? next : least;
 }
@@ -90,22 +96,24 @@ INLINE T newer(T r, T M, T E, const LearnedNumbers<T>& k) {
     MM += by_M * M;                                                   \
     ME += by_M * E;                                                   \
     EE += E * inverse * E;                                            \
-    missing += SEEN ? T(0) : T(1)
+    missing += !SEEN
 
 // Noise and sums in one loop: roots and divisions of one entry go on while the next ones come from memory. One form for whole
 // and for missing gradients, since masks cost less here than a look at the gradients beforehand.
-template <bool START, bool LATE, class T>
+template <bool START, bool LATE, bool ANTICIPATE, class T>
 INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
     const LearnedNumbers<T> k = numbers;
-    const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start, *__restrict M_ = t.M;
-    T* __restrict r_ = t.r;
-    T squares = 0, S = 0, MM = 0, ME = 0, EE = 0, missing = 0;
+    const T *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
+    T *__restrict M_ = t.M, *__restrict r_ = t.r;
+    T squares = 0, S = 0, MM = 0, ME = 0, EE = 0;
+    int missing = 0;
 #pragma omp simd reduction(+ : squares, S, MM, ME, EE, missing)
     for (int i = 0; i < n; ++i) {
         const T g = grad_[i], M = M_[i], r = r_[i], innovation = k.sign * g - M;
         const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
-        const T E = seen ? innovation : T(0), next = newer<LATE>(r, M, E, k), new_r = seen ? next : r;
+        const T E = seen ? innovation : T(0), new_M = M + k.gain * E, next = newer<LATE>(r, new_M, E, k), new_r = seen ? next : r;
         r_[i] = new_r;
+        if (ANTICIPATE) M_[i] = new_M;
         ADD_UP(T, (START ? mean_[i] - start_[i] : mean_[i]), new_r, M, E, seen);
     }
     return {double(squares), double(S), double(MM), double(ME), double(EE), double(missing), 0};
@@ -113,8 +121,12 @@ INLINE LearnedSums observe_loop(const LearnedChunk<T>& t, int n, const LearnedNu
 
 template <class T>
 INLINE LearnedSums observe_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    if (k.late) return t.start ? observe_loop<true, true>(t, n, k) : observe_loop<false, true>(t, n, k);
-    return t.start ? observe_loop<true, false>(t, n, k) : observe_loop<false, false>(t, n, k);
+    if (k.filter == 0) {
+        if (k.late) return t.start ? observe_loop<true, true, false>(t, n, k) : observe_loop<false, true, false>(t, n, k);
+        return t.start ? observe_loop<true, false, false>(t, n, k) : observe_loop<false, false, false>(t, n, k);
+    }
+    if (k.late) return t.start ? observe_loop<true, true, true>(t, n, k) : observe_loop<false, true, true>(t, n, k);
+    return t.start ? observe_loop<true, false, true>(t, n, k) : observe_loop<false, false, true>(t, n, k);
 }
 
 // The same for bfloat16 state: the step follows the noise as it is stored.
@@ -125,12 +137,13 @@ INLINE LearnedSums rounded_loop(const Kept& kept, const LearnedChunk<float>& t, 
     const float *__restrict mean_ = t.mean, *__restrict grad_ = t.grad, *__restrict start_ = t.start;
     const uint16_t *__restrict spread_ = kept.spread, *__restrict M_ = kept.M;
     uint16_t* __restrict r_ = kept.r;
-    float squares = 0, S = 0, MM = 0, ME = 0, EE = 0, missing = 0;
+    float squares = 0, S = 0, MM = 0, ME = 0, EE = 0;
+    int missing = 0;
 #pragma omp simd reduction(+ : squares, S, MM, ME, EE, missing)
     for (int i = 0; i < n; ++i) {
         const float g = grad_[i], M = Brain::load(M_[i]), r = Brain::load(r_[i]), innovation = k.sign * g - M;
         const bool seen = std::fabs(g) <= k.limit;  // false for NaN too
-        const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, M, E, k);
+        const float E = seen ? innovation : 0.0f, next = newer<LATE>(r, M + k.gain * E, E, k);
         const uint16_t stored = round_up_or_down(seen ? next : r, spread_[i], for_r);
         r_[i] = stored;
         ADD_UP(float, (START ? mean_[i] - start_[i] : mean_[i]), Brain::load(stored), M, E, seen);
@@ -144,18 +157,25 @@ INLINE LearnedSums observe_rounded(const Kept& kept, const LearnedChunk<float>& 
 }
 #undef ADD_UP
 
-template <class T>
-INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
+template <bool FILTER, class T>
+INLINE void move_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
     const LearnedNumbers<T> k = numbers;
     const T *__restrict grad_ = t.grad, *__restrict r_ = t.r;
     T *__restrict mean_ = t.mean, *__restrict M_ = t.M;
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
-        const T g = grad_[i], M = M_[i], innovation = k.sign * g - M;
-        const T E = std::fabs(g) <= k.limit ? innovation : T(0), new_M = M + k.gain * E;
-        M_[i] = new_M;
-        mean_[i] = mean_[i] * k.keep - new_M / noise_scale(r_[i], k.eps) * k.length;
+        T M = M_[i];
+        if (FILTER) {
+            const T g = grad_[i], innovation = k.sign * g - M;
+            M_[i] = M = M + k.filter * (std::fabs(g) <= k.limit ? innovation : T(0));
+        }
+        mean_[i] = mean_[i] * k.keep - M / noise_scale(r_[i], k.eps) * k.length;
     }
+}
+
+template <class T>
+INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
+    k.filter == 0 ? move_loop<false>(t, n, k) : move_loop<true>(t, n, k);
 }
 
 INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
@@ -168,7 +188,7 @@ INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, 
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
         const float g = grad_[i], M = Brain::load(M_[i]), innovation = k.sign * g - M;
-        const float E = std::fabs(g) <= k.limit ? innovation : 0.0f, new_M = M + k.gain * E;
+        const float E = std::fabs(g) <= k.limit ? innovation : 0.0f, new_M = M + k.filter * E;
         M_[i] = round_up_or_down(new_M, spread_[i], for_M);
         mean_[i] = mean_[i] * k.keep - new_M / noise_scale(Brain::load(r_[i]), k.eps) * k.length;
     }

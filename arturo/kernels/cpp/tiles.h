@@ -92,7 +92,7 @@ INLINE double learn_tile(const Tile<T>& t, int64_t size, const LearnedNumbers<T>
         T S = 0;
 #pragma omp simd reduction(+ : S)
         for (int i = 0; i < n; ++i) {
-            const T M = M_[i], E = k.sign * turned_[i] - M, r = newer<LATE>(r_[i], M, E, k);
+            const T M = M_[i], E = k.sign * turned_[i] - M, r = newer<LATE>(r_[i], M + k.gain * E, E, k);
             r_[i] = r;
             turned_[i] = E;
             S += noise_scale(r, k.eps);
@@ -265,7 +265,7 @@ inline bool takes_turn(int64_t number, int64_t first, int64_t every) { return nu
 
 template <class T>
 INLINE LearnedSums observe_tile(Tile<T> t, const TiledMatrix& m, int64_t number, T* L, T* Q_L, T* R, T* Q_R, Buffers<T> at) {
-    const LearnedNumbers<T> k(m, m.keep, m.length, m.gain);
+    const LearnedNumbers<T> k(m, m.keep, m.length, 0);
     const int h = int(t.height), w = int(t.width);
     const int64_t size = t.height * t.width;
     if (takes_turn(number, m.due, m.due_every)) {

@@ -1,0 +1,138 @@
+"""What never ends: constant gradients, gradients of noise or nothing, trainings past their end. And layouts that change."""
+
+import pytest
+import torch
+
+from arturo import AdaArturo
+from arturo.surrogates import learned
+
+both = pytest.mark.parametrize("covariance", ["kronecker", "diagonal"])
+
+
+def noise(p, t, scale=1.0):
+    return scale * torch.randn(p.shape, generator=torch.Generator().manual_seed(1000 * p.numel() + t))
+
+
+@both
+def test_a_constant_gradient_leaves_the_others_alone(covariance):
+    """loss + c * scalar: it took the whole region, and the scalar left exponentially (4e10 after 1000 steps)."""
+    matrix, bias, scalar = (torch.nn.Parameter(torch.zeros(shape)) for shape in ((8, 8), (8,), ()))
+    optimizer = AdaArturo([matrix, bias, scalar], covariance=covariance)
+    for t in range(1000):
+        for p in (matrix, bias):
+            p.grad = 0.3 * (p.detach() - 1) + noise(p, t)
+        scalar.grad = torch.tensor(1.0)
+        optimizer.step()
+    assert -1000 < scalar < -10  # still far faster than AdamW's -1
+    assert 1 / optimizer.last_step.eta > 0.3
+    assert (matrix.detach() - 1).square().mean() < 0.2
+
+
+@both
+@pytest.mark.parametrize("scale", [1.0, 1e-9])
+def test_vectors_of_noise_stay_near_their_start(covariance, scale):
+    """A bias before batch normalization: it grew exponentially, as nothing drew it back."""
+    torch.manual_seed(0)
+    matrix, gain = torch.nn.Parameter(torch.randn(16, 16) / 4), torch.nn.Parameter(torch.ones(64))
+    optimizer = AdaArturo([matrix, gain], lr=3e-3, covariance=covariance)
+    for t in range(3000):
+        matrix.grad, gain.grad = noise(matrix, t), noise(gain, t, scale)
+        optimizer.step()
+    assert (gain.detach() - 1).square().mean().sqrt() < 3
+    assert 0.1 < matrix.square().mean().sqrt() < 1
+
+
+@both
+def test_without_a_gradient_nothing_moves(covariance):
+    """Zeros, not None: an expert that was not asked shrank to nothing."""
+    torch.manual_seed(0)
+    asked, idle, bias = (torch.nn.Parameter(torch.randn(shape)) for shape in ((8, 8), (8, 8), (8,)))
+    before = idle.detach().clone(), bias.detach().clone()
+    optimizer = AdaArturo([asked, idle, bias], covariance=covariance)
+    for t in range(50):
+        asked.grad, idle.grad, bias.grad = noise(asked, t), torch.zeros_like(idle), torch.zeros_like(bias)
+        optimizer.step()
+    assert torch.equal(idle.detach(), before[0]) and torch.equal(bias.detach(), before[1])
+
+
+@both
+@pytest.mark.parametrize("later", [0.3, 1e-6])
+def test_steps_rest_once_noise_has_vanished(covariance, later):
+    """A third of the noise shortens no step; a millionth does, for about as long as the training took."""
+    p = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = AdaArturo([p], covariance=covariance)
+    for t in range(5000):
+        p.grad = noise(p, t, 1.0 if t < 3000 else later)
+        optimizer.step()
+    k, level, steps = optimizer.param_groups[0]["curvature"][2:]
+    assert k == pytest.approx(1 / optimizer.last_step.eta) and steps == 5000
+    alone = learned.LEAST_SHARE**0.1875 * learned.noise_level(0.1) ** -0.5  # of gradients that are nothing but noise
+    assert 0.1 < level < 0.7
+    assert k >= 0.999 * alone if later == 0.3 else k < 0.7 * alone
+
+
+def test_a_network_keeps_what_it_has_fitted():
+    """Random labels at a constant lr: after 4000 steps at 1e-7 the loss came back to 1, and a third of the units was dead."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
+    layers = [torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)]
+    net = torch.nn.Sequential(*layers)
+    optimizer = AdaArturo(net.parameters())
+    x, y = torch.randn(256, 10, generator=generator), torch.randint(0, 4, (256,), generator=generator)
+    worst = 0.0
+    for t in range(7000):
+        batch = torch.randint(0, 256, (16,), generator=generator)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x[batch]), y[batch])
+        loss.backward()
+        optimizer.step()
+        worst = max(worst, loss.item() if t >= 3000 else 0.0)
+    assert worst < 1e-3
+
+
+@pytest.mark.parametrize("change", ["larger", "transposed", "block", "diagonal"])
+def test_a_layout_that_changes_is_refused(change):
+    """C++ read and wrote beyond the end of its buffers."""
+    p = torch.nn.Parameter(torch.ones(48, 64))
+    optimizer = AdaArturo([p])
+    for t in range(3):
+        p.grad = noise(p, t)
+        optimizer.step()
+    if change == "larger":
+        p.data = torch.ones(88, 64)
+    elif change == "transposed":
+        p.data = torch.ones(64, 48)
+    elif change == "block":
+        optimizer.param_groups[0]["block"] = 16
+    else:
+        optimizer.param_groups[0]["covariance"] = "diagonal"
+    p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match=r"shape, block and covariance .* must not change after the first step"):
+        optimizer.step()
+    del optimizer.state[p]
+    optimizer.step()
+
+
+def test_a_checkpoint_without_a_level():
+    p = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = AdaArturo([p])
+    for t in range(3):
+        p.grad = noise(p, t)
+        optimizer.step()
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["curvature"] = saved["param_groups"][0]["curvature"][:3]
+    twin = AdaArturo([p])
+    twin.load_state_dict(saved)
+    assert twin.param_groups[0]["curvature"][3:] == (0.0, 0.0)
+    twin.step()
+    assert twin.param_groups[0]["curvature"][4] == 1
+
+
+def test_the_level_is_a_mean_over_the_last_steps():
+    level, steps = 0.0, 0.0
+    for _ in range(100):
+        level, steps = learned.follow_level(level, steps, 5.0)
+    assert (level, steps) == (5.0, 100.0)
+    for _ in range(100):
+        level, steps = learned.follow_level(level, steps, 0.0)
+    assert level == pytest.approx(5 * (100 * 101 * 102) / (200 * 201 * 202), rel=1e-9)
