@@ -1,4 +1,4 @@
-"""The learning-rate picture: which lr are tried, by whom, on what."""
+"""Learning rates: which are tried, by whom, on what."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from arturo_lab.optimizers.settings import Settings
 SWEEP = {"fmnist-autoencoder": 1.0, "byte-gru": 1 / 3, "cifar10-cnn-short": 1 / 3}  # tasks, and the share of their epochs
 SWEPT = ("adamw-warmup", "soap", "muon", "adaarturo")
 POINTS = 7  # half a decade apart: three decades around the default
+REFERENCE_RATES = (1e-3, 3.16e-3, 1e-2, 3.16e-2, 1e-1)  # of AdamW, whose best stands beside untouched AdaArturo
 MUON_LR = 0.02  # Muon's default, which its entry leaves to the package
 
 
-def rates(optimizer: str) -> list[float]:
+def rates_around(optimizer: str) -> list[float]:
     """Around the default.
 
     Example:
-        >>> rates("adamw-warmup")
+        >>> rates_around("adamw-warmup")
         [3.16e-05, 0.0001, 0.000316, 0.001, 0.00316, 0.01, 0.0316]
     """
     middle = OPTIMIZERS[optimizer].values.get("lr", MUON_LR)

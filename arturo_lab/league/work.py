@@ -61,7 +61,7 @@ def waves(league: League, stages: Collection[str]) -> Iterator[tuple[str, int | 
         for stage in ("untouched", "trials", "tuned"):
             if stage in stages and (seed == 0 or stage != "trials"):
                 yield stage, None if stage == "trials" else seed
-    yield from ((stage, None) for stage in ("sweep", "ablation") if stage in stages)
+    yield from ((stage, None) for stage in ("rates", "best-rate", "sweep", "ablation") if stage in stages)
 
 
 def missing(league: League, rows: Rows, stage: str, number: int | None, only: Collection[str]) -> list[RunConfig]:
