@@ -8,6 +8,7 @@ on the number of a step (gains, whose basis is refreshed) is known on the host, 
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -31,14 +32,20 @@ ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
 
+Sizes = dict[Tensor, tuple[Tensor, "array[float]"]]  # of each parameter: its M, which comes with a state, and AdaptiveRow.size
+
+
 def row_of(
-    group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None
+    group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None, sizes: Sizes
 ) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
     least, most = least_size(p), most_size(p)
     assert grad is not None
     check_layout(p, state, grid)
+    known = sizes.get(p)
+    if known is None or known[0] is not state["M"]:
+        known = sizes[p] = state["M"], array("d", (-1.0, 0.0))
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
         first = starts[0]
@@ -51,7 +58,8 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
-    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, least, most, t, gain, alive)
+    mean = state.get("mean", p)
+    return AdaptiveRow(p, grad, mean, state, group, grid, number, first, counted, least, most, t, gain, known[1], alive)
 
 
 def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:

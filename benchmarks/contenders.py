@@ -57,7 +57,7 @@ CONTENDERS = {
     "foreach": Contender("Arturo, _foreach", lambda p: Arturo(p, foreach=True), 76),
     "ada-kronecker": Contender("AdaArturo", AdaArturo, 40),
     "ada-kronecker-bf16": Contender("AdaArturo, bfloat16 state", lambda p: AdaArturo(p, state_dtype=torch.bfloat16), 28),
-    "ada-diagonal": Contender("AdaArturo, diagonal", lambda p: AdaArturo(p, covariance="diagonal"), 40),
+    "ada-diagonal": Contender("AdaArturo, diagonal", lambda p: AdaArturo(p, covariance="diagonal"), 36),
     "ada-diagonal-bf16": Contender(
         "AdaArturo, diagonal, bfloat16 state", lambda p: AdaArturo(p, covariance="diagonal", state_dtype=torch.bfloat16), 32
     ),

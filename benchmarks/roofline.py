@@ -57,6 +57,7 @@ static void pass(float* const* arrays, int64_t n, int threads) {
 
 extern "C" int streams(int read, int write, float* const* arrays, int64_t n, int threads) {
     switch (10 * read + write) {
+        case 12: pass<1, 2>(arrays, n, threads); return 0;
         case 13: pass<1, 3>(arrays, n, threads); return 0;
         case 21: pass<2, 1>(arrays, n, threads); return 0;
         case 22: pass<2, 2>(arrays, n, threads); return 0;
@@ -82,7 +83,7 @@ class Streams(NamedTuple):
 
 STEPS = (
     Streams("adamw-fused", ((1, 3),)),  # g; w, m, v
-    Streams("ada-diagonal", ((2, 2), (2, 1))),  # g, w; M, r, then M, r; w
+    Streams("ada-diagonal", ((1, 2), (2, 1))),  # g; M, r, then M, r; w
     Streams("native", ((3, 5), (2, 2))),  # g, w, prec; a, b and P's three, then a, b; w, prec
 )
 

@@ -8,8 +8,8 @@ time the mean over them. Reported are medians and quartiles over the rounds, and
 and the median of the ratios within a round. Slow contenders take part in fewer rounds.
 
 Weights are float32 on the CPU, with fixed gradients. "GB/s" is the memory traffic that the step needs at least (76 bytes per
-weight for Arturo, 46 with bfloat16 state; 40 for AdaArturo, whose Kronecker form makes products of matrices besides, 32 on
-the diagonal with such state; 28 for AdamW, 20 for SGD with momentum) by its time. It is compared with two
+weight for Arturo, 46 with bfloat16 state; 36 for AdaArturo on the diagonal, 28 with such state, 40 for its Kronecker form,
+which makes products of matrices besides; 28 for AdamW, 20 for SGD with momentum) by its time. It is compared with two
 bandwidths, the best of the run each: of ``copy_`` (8 bytes per entry; but a processor reads what it is about to overwrite, so
 that really 12 go over the bus) and of the update ``x.add_(y)`` (12 bytes), which is what an optimizer does and is the line in
 the plot. What fits a cache can exceed both. Peers that decompose whole sides of a matrix take part where these are short.

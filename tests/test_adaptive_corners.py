@@ -51,6 +51,51 @@ def test_saturated_outputs_do_not_run_away(covariance, batch):
     assert max(p.abs().max() for p in model.parameters()) < 2
 
 
+def edits(p: Parameter) -> dict:
+    return {
+        "data": lambda: p.data.mul_(3.0),
+        "in place": lambda: p.detach().mul_(3.0),
+        "another tensor": lambda: setattr(p, "data", p.detach() * 3.0),
+        "some of it": lambda: p.data[::7].mul_(8.0),
+        "nothing": lambda: None,
+    }
+
+
+@needs_extension
+@pytest.mark.parametrize("edit", edits(Parameter(torch.zeros(1))))
+@pytest.mark.parametrize("flags", [{}, {"state_dtype": torch.bfloat16}], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(300, 40), (3, 2), (2, 5, 3, 3)])
+def test_the_size_of_weights_that_somebody_changed_is_taken_anew(edit, flags, shape):
+    """C++ keeps a mean's squares from one step to the next: the same bits as without, whatever happens between two steps."""
+    generator = torch.Generator().manual_seed(0)
+    kept, anew = (Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for _ in range(2))
+    keeping, forgetting = (AdaArturo([p], covariance="diagonal", **flags) for p in (kept, anew))
+    for t in range(6):
+        kept.grad = torch.randn(shape, generator=generator)
+        anew.grad = kept.grad.clone()
+        if t in (2, 4):
+            edits(kept)[edit]()
+            edits(anew)[edit]()
+        forgetting._sizes.clear()
+        keeping.step()
+        forgetting.step()
+        assert torch.equal(kept, anew) and keeping.last_step == forgetting.last_step
+        squares = keeping._sizes[kept][1][0]
+        assert squares == pytest.approx(kept.detach().double().square().sum().item(), rel=1e-5)
+
+
+@needs_extension
+def test_a_known_size_is_used():
+    p = Parameter(torch.ones(64, 64))
+    optimizer = AdaArturo([p], covariance="diagonal")
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer._sizes[p][1][0] *= 4.0
+    before, bound = p.detach().clone(), optimizer.last_step.bound
+    optimizer.step()
+    assert optimizer.last_step.bound > 1.5 * bound and not torch.equal(before, p)
+
+
 @every_way
 @pytest.mark.parametrize("axes", [(1,), (1, 1)])
 def test_a_leading_axis_of_length_one_changes_nothing(flags, axes, monkeypatch):

@@ -46,7 +46,7 @@ def check_step(optimizer):
     for number, (p, group) in enumerate(members):
         state = optimizer.state[p]
         assert p.isfinite().all() and all(x.isfinite().all() for x in state.values())
-        assert (state["r"] >= 0).all() and (row_of(group, p, state, number, None).noise_scale() > 0).all()
+        assert (state["r"] >= 0).all() and (row_of(group, p, state, number, None, {}).noise_scale() > 0).all()
     return info
 
 
@@ -99,7 +99,7 @@ def test_the_kl_is_that_of_the_step_really_taken(seed, covariance, block, noisy)
         optimizer.step()
         measured = 0.0
         for number, (p, old, first) in enumerate(zip(params, before, start, strict=True)):
-            row = row_of(optimizer.param_groups[0], p, optimizer.state[p], number, None)
+            row = row_of(optimizer.param_groups[0], p, optimizer.state[p], number, None, {})
             d, s = p.detach() - old, row.noise_scale()
             if row.grid is not None:
                 d = kronecker.turn(kronecker.to_tiles(d, row.grid), row.state.get("Q_L"), row.state.get("Q_R")).reshape(-1)

@@ -15,7 +15,7 @@ from arturo.kernels import native
 from arturo.kernels.adaptive.row import AdaptiveRow
 
 OBSERVE, MOVE = range(2)
-_RECORD = struct.Struct("=6Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
+_RECORD = struct.Struct("=7Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(native.FORMATS)}
 
 
@@ -86,9 +86,14 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
     return torch.empty_like(param).copy_(grad)
 
 
+def size_at(row: AdaptiveRow) -> int:
+    """Where the size of its mean is kept between steps; 0: it is not, since a half-precision parameter may differ from it."""
+    return row.size.buffer_info()[0] if row.mean is row.param else 0
+
+
 def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
     records = ctypes.create_string_buffer(_RECORD.size * len(rows))
-    size, rounded = _RECORD.size, rows[0].rounded
+    each, rounded = _RECORD.size, rows[0].rounded
     numbers: dict[tuple[int, int], tuple[float, ...]] = {}  # of a group's step: the same for most rows
     for i, row in enumerate(rows):
         state, group, start, mean = row.state, row.group, row.state.get("start"), row.mean
@@ -97,8 +102,8 @@ def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Arra
             sign = -1.0 if group["maximize"] else 1.0
             numbers[key] = row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit
         _RECORD.pack_into(
-            records, i * size, row.param.data_ptr(), next(grads).data_ptr(), mean.data_ptr(), state["M"].data_ptr(),
-            state["r"].data_ptr(), 0 if start is None else start.data_ptr(), mean.numel(), row.first,
+            records, i * each, row.param.data_ptr(), next(grads).data_ptr(), mean.data_ptr(), state["M"].data_ptr(),
+            state["r"].data_ptr(), *((0, size_at(row)) if start is None else (start.data_ptr(), 0)), mean.numel(), row.first,
             row.seed if rounded else 0, *numbers[key],
         )  # fmt: skip
     return records

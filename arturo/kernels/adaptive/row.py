@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class AdaptiveRow(NamedTuple):
     most: float
     t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
     gain: Any  # of the filter
+    size: array[float]  # what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h)
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
 
     @property

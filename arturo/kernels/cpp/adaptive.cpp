@@ -25,6 +25,7 @@ constexpr int64_t ROUND = 8192;        // blocks between two additions of their 
 struct Block {
     const LearnedTensor* tensor;
     int64_t offset, size;
+    bool squares;               // to add up the squares of the mean
     double keep, length, gain;  // of a move
 };
 
@@ -34,6 +35,7 @@ struct Block {
         return observe_learned(t, n, k);                                                                           \
     }                                                                                                                    \
     CLONES void move(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) { move_learned(t, n, k); }             \
+    CLONES double squares(const LearnedChunk<T>& t, int n) { return squares_of(t, n); }                                  \
     CLONES LearnedSums pass_tile(TilePass pass, const TiledMatrix& m, int64_t number, const Buffers<T>& at) {            \
         return tile_pass<T>(pass, m, number, at);                                                                        \
     }                                                                                                                    \
@@ -101,12 +103,19 @@ LearnedSums work(Pass pass, const Block& block) {
         } else {
             move(t, n, k);
         }
+        if (block.squares) sums.squares += squares(t, n);
         if constexpr (half)
             if (pass == MOVE) narrow(H(), t.mean, as<uint16_t>(tensor.param, at), n);
     }
     return sums;
 }
 
+template <class T>
+uint64_t sample(const LearnedTensor& tensor) {
+    return sample_of(static_cast<const T*>(tensor.mean), tensor.size);
+}
+
+constexpr int WIDE = 1;       // float64
 constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
     work<Same, float, false>, work<Same, double, false>, work<Brain, float, false>, work<Half, float, false>,
     work<Same, float, true>,  work<Brain, float, true>,  work<Half, float, true>};
@@ -114,13 +123,20 @@ constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
 }  // namespace
 
 // format: an entry of FORMATS; pass: 0 observe, 1 move, with keep, length and gain of every tensor. out: LearnedSums per tensor.
+// Squares of a mean that is as its last move left it are known; a move that keeps them adds them up, another one does not.
 EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const LearnedTensor* list, const double* keeps,
                            const double* lengths, const double* gains, int32_t threads, double* out) {
     const auto function = FORMATS.begin()[format];
+    const auto sampled = format == WIDE ? sample<double> : sample<float>;
     LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
     std::vector<Block> blocks;
     std::vector<LearnedSums> parts;
-    for (int64_t i = 0; i < tensors; ++i) sums[i] = {0, 0, 0, 0, 0, 0, 0};
+    std::vector<char> adds(tensors);  // squares
+    for (int64_t i = 0; i < tensors; ++i) {
+        sums[i] = {0, 0, 0, 0, 0, 0, 0};
+        const Size* known = list[i].known;
+        adds[i] = pass == MOVE ? known != nullptr : !(known && known->squares >= 0 && known->sample == sampled(list[i]));
+    }
     int64_t tensor = 0, offset = 0;
     while (tensor < tensors) {
         blocks.clear();
@@ -134,9 +150,9 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
             }
             const int64_t size = left < BLOCK ? left : BLOCK;
             if (pass == MOVE)
-                blocks.push_back({list + tensor, offset, size, keeps[tensor], lengths[tensor], gains[tensor]});
+                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), keeps[tensor], lengths[tensor], gains[tensor]});
             else
-                blocks.push_back({list + tensor, offset, size, 0, 0, 0});
+                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), 0, 0, 0});
             entries += blocks.back().size;
             offset += BLOCK;
         }
@@ -145,6 +161,10 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && entries > 4 * BLOCK)
         for (int64_t j = 0; j < count; ++j) parts[j] = function(Pass(pass), blocks[j]);
         for (int64_t j = 0; j < count; ++j) sums[blocks[j].tensor - list].add(parts[j]);
+    }
+    for (int64_t i = 0; i < tensors; ++i) {
+        if (pass == OBSERVE && !adds[i]) sums[i].squares = list[i].known->squares;
+        if (pass == MOVE && adds[i]) *list[i].known = {sums[i].squares, sampled(list[i])};
     }
 }
 
