@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from arturo import adaptive_checkpoint, sharding
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import Sizes, row_of, take_step
+from arturo.adaptive_step import Layouts, row_of, take_step
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import AdaptiveRow
@@ -75,7 +75,7 @@ class AdaArturo(TrustRegionOptimizer):
 
     declared = ADAPTIVE
     unseen = "the filter's last estimate"
-    _sizes: Sizes
+    _layouts: Layouts
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class AdaArturo(TrustRegionOptimizer):
         super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 5})
 
     def _unsaved(self) -> dict[str, Any]:
-        return {**super()._unsaved(), "_sizes": {}}
+        return {**super()._unsaved(), "_layouts": {}}
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
@@ -123,7 +123,7 @@ class AdaArturo(TrustRegionOptimizer):
             if self._info is None:
                 self._make_info(p.device)
             if moves:
-                rows.append(row_of(group, p, state, number, shards, self._sizes))
+                rows.append(row_of(group, p, state, number, shards, self._layouts))
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -8,7 +8,6 @@ on the number of a step (gains, whose basis is refreshed) is known on the host, 
 from __future__ import annotations
 
 import functools
-from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from arturo import kronecker, sharding
 from arturo.adaptive_state import grid_of, least_size, most_size
 from arturo.kernels import native
 from arturo.kernels.adaptive.choice import kernels
-from arturo.kernels.adaptive.row import AdaptiveRow
+from arturo.kernels.adaptive.row import AdaptiveRow, Layout
 from arturo.kernels.batch import sum_dtype
 from arturo.kronecker import Tiling
 from arturo.surrogates import learned
@@ -32,20 +31,24 @@ ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
 
-Sizes = dict[Tensor, tuple[Tensor, "array[float]"]]  # of each parameter: its M, which comes with a state, and AdaptiveRow.size
+Layouts = dict[Tensor, Layout]
 
 
 def row_of(
-    group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, shards: sharding.Shards | None, sizes: Sizes
+    group: Mapping[str, Any],
+    p: Tensor,
+    state: Mapping[str, Tensor],
+    number: int,
+    shards: sharding.Shards | None,
+    layouts: Layouts,
 ) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
-    grad, counted, first, grid, t, alive = p.grad, True, 0, grid_of(group, p), next_step(group, state), None
-    least, most = least_size(p), most_size(p)
+    grad, counted, first, t, alive = p.grad, True, 0, next_step(group, state), None
     assert grad is not None
-    check_layout(p, state, grid)
-    known = sizes.get(p)
-    if known is None or known[0] is not state["M"]:
-        known = sizes[p] = state["M"], array("d", (-1.0, 0.0))
+    layout = layouts.get(p)
+    if layout is None or not layout.fits(group, p, state):
+        layout = layouts[p] = layout_of(group, p, state)
+    grid = layout.grid
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
         first = starts[0]
@@ -58,8 +61,13 @@ def row_of(
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
-    mean = state.get("mean", p)
-    return AdaptiveRow(p, grad, mean, state, group, grid, number, first, counted, least, most, t, gain, known[1], alive)
+    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, layout, alive)
+
+
+def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> Layout:
+    grid = grid_of(group, p)
+    check_layout(p, state, grid)
+    return Layout(group, p, state, grid, least_size(p), most_size(p))
 
 
 def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:
@@ -189,8 +197,8 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
         lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.least, row.most, row.mean.numel(),
-             row.start is None, row.grid is not None)
+            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.layout.least, row.layout.most,
+             row.mean.numel(), row.start is None, row.grid is not None)
             for row in rows
         ]  # fmt: skip
         return cls(*columns(lines, info, len(cls._fields)))

@@ -76,11 +76,11 @@ def test_the_size_of_weights_that_somebody_changed_is_taken_anew(edit, flags, sh
         if t in (2, 4):
             edits(kept)[edit]()
             edits(anew)[edit]()
-        forgetting._sizes.clear()
+        forgetting._layouts.clear()
         keeping.step()
         forgetting.step()
         assert torch.equal(kept, anew) and keeping.last_step == forgetting.last_step
-        squares = keeping._sizes[kept][1][0]
+        squares = keeping._layouts[kept].size[0]
         assert squares == pytest.approx(kept.detach().double().square().sum().item(), rel=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_a_known_size_is_used():
     optimizer = AdaArturo([p], covariance="diagonal")
     p.grad = torch.ones_like(p)
     optimizer.step()
-    optimizer._sizes[p][1][0] *= 4.0
+    optimizer._layouts[p].size[0] *= 4.0
     before, bound = p.detach().clone(), optimizer.last_step.bound
     optimizer.step()
     assert optimizer.last_step.bound > 1.5 * bound and not torch.equal(before, p)

@@ -139,6 +139,11 @@ def count_steps(steps: list[Tensor]) -> bool:
     return True
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether the numbers are on the host and where ``data_ptr`` says."""
+    return type(x) in PLAIN and x.is_cpu
+
+
 def _are(dtype: torch.dtype, tensors: list[Tensor]) -> bool:
     return all([x.dtype == dtype and type(x) in PLAIN for x in tensors])
 

@@ -59,24 +59,25 @@ class Native:
 
 
 def takes(row: AdaptiveRow) -> bool:
+    """Whether C++ can reach its tensors."""
+    if row.layout.native is None:
+        row.layout.native = lies_alike(row)
+    return row.layout.native and row.grad.dtype == row.param.dtype and native.is_plain(row.grad)
+
+
+def lies_alike(row: AdaptiveRow) -> bool:
     """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
-    param, grad, mean, state = row.param, row.grad, row.mean, row.state
+    param, mean, state = row.param, row.mean, row.state
     M, r, start = state["M"], state["r"], state.get("start")
-    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF or grad.dtype != param.dtype:
-        return False
-    if type(grad) not in native.PLAIN or not grad.is_cpu:
+    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF:
         return False
     alike = (param, mean, M, r) if start is None else (param, mean, M, r, start)
-    contiguous = True
-    for x in alike:
-        if type(x) not in native.PLAIN or not x.is_cpu or x.shape != param.shape:
-            return False
-        contiguous = contiguous and x.is_contiguous()
-    if contiguous:
+    if not all(native.is_plain(x) and x.shape == param.shape for x in alike):
+        return False
+    if all(x.is_contiguous() for x in alike):
         return True
-    strides = param.stride()
     dense = param.dim() == 4 and param.is_contiguous(memory_format=torch.channels_last)
-    return dense and all(x.stride() == strides for x in alike)
+    return dense and all(x.stride() == param.stride() for x in alike)
 
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
 
 def size_at(row: AdaptiveRow) -> int:
     """Where the size of its mean is kept between steps; 0: it is not, since a half-precision parameter may differ from it."""
-    return row.size.buffer_info()[0] if row.mean is row.param else 0
+    return row.layout.size.buffer_info()[0] if row.mean is row.param else 0
 
 
 def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:

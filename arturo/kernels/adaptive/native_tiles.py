@@ -24,13 +24,19 @@ _MOVED, _MOVED_AT = struct.Struct("=2d"), _RECORD.size - 16  # keep and length, 
 
 
 def takes(row: AdaptiveRow) -> bool:
-    """Whether C++ can reach the tensors."""
+    """Whether C++ can reach its tensors. The first step is another: it makes the bases."""
+    if row.layout.native is None:
+        row.layout.native = lies_in_order(row)
+    return row.layout.native and row.t > 1 and native.is_plain(row.grad)
+
+
+def lies_in_order(row: AdaptiveRow) -> bool:
+    """Whether its state lies tile after tile, in the mean's precision."""
     state = [row.state[name] for name in ROUNDINGS if name in row.state]
     return (
-        row.t > 1  # the first step is another: it makes the bases
-        and row.mean.dtype in (torch.float32, torch.float64)
+        row.mean.dtype in (torch.float32, torch.float64)
         and all(x.dtype == row.mean.dtype and x.is_contiguous() for x in state)
-        and all(type(x) in native.PLAIN and x.device.type == "cpu" for x in (row.param, row.grad, row.mean, *state))
+        and all(map(native.is_plain, (row.param, row.mean, *state)))
     )
 
 

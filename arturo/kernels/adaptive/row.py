@@ -12,6 +12,7 @@ from torch import Tensor
 
 from arturo.core import rounding
 from arturo.kernels.batch import largest_gradient
+from arturo.kernels.native import PLAIN
 from arturo.kronecker import Tiling
 from arturo.surrogates import learned
 
@@ -19,6 +20,37 @@ ROUNDINGS = ("M", "r", "L", "R", "Q_L", "Q_R")  # buffers in bfloat16, by the nu
 LIKE = ("M", "r", "start")  # buffers with the parameter's shape
 SLICED = {*ROUNDINGS, *LIKE}
 BAND = {True: 1 << 18, False: 1 << 22}  # entries of a band, on the CPU and on devices, which want larger operations
+
+
+class Layout:
+    """What stays the same from step to step, as long as a parameter and its state lie where they did.
+
+    Attributes:
+        least, most: size of the whole parameter.
+        native: whether C++ can reach the parameter and its state; None until a kernel has looked.
+        size: what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h).
+    """
+
+    __slots__ = ("_key", "_state", "grid", "least", "most", "native", "size")
+
+    def __init__(
+        self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None, least: float, most: float
+    ) -> None:
+        self.grid, self.least, self.most = grid, least, most
+        self.native: bool | None = None
+        self.size = array("d", (-1.0, 0.0))
+        self._key = _key(group, p, state)
+        self._state = tuple(state.values())  # as long as these exist, nothing else has their ids
+
+    def fits(self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> bool:
+        """Whether everything lies where it did."""
+        return self._key == _key(group, p, state)
+
+
+def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    here = p if type(p) in PLAIN else getattr(p, "_local_tensor", p)  # of a DTensor
+    address = here.data_ptr() if type(here) in PLAIN else 0  # fake tensors have none
+    return address, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *map(id, state.values())
 
 
 class AdaptiveRow(NamedTuple):
@@ -33,11 +65,9 @@ class AdaptiveRow(NamedTuple):
     number: int  # its place among all parameters of the optimizer
     first: int  # index of its first entry in the whole parameter: where a shard begins
     counted: bool  # whether this process counts it in sums, and not another one that has the same
-    least: float  # size of the whole parameter
-    most: float
     t: Any  # the number of this step, counted from 1: an int, or a 0-d tensor under capturable
     gain: Any  # of the filter
-    size: array[float]  # what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h)
+    layout: Layout
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
 
     @property
