@@ -103,7 +103,9 @@ def about(of: Outcome) -> str:
 
 def headline_parts(league: League, rows: Rows) -> list[Part]:
     of = headline(league, rows)
-    return [] if of is None or not of.sections else [Part(HEADLINE, (decided(of),), headline_table(of))]
+    if of is None or not of.sections:
+        return []
+    return [Part(HEADLINE, (decided(of),), headline_table(of), (), curves_figure(of), "curves-best")]
 
 
 def decided(of: Outcome) -> str:

@@ -54,7 +54,7 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
 
 
 def curves_figure(of: Outcome) -> Figure | None:
-    """The validation metric of a few, a panel for each task, with AdamW's tuned result as a line."""
+    """The validation metric of a few, a panel for each task, with AdamW's result as a line."""
     shown = [(section, [v for name in DRAWN if (v := variant(section, name)) is not None]) for section in of.sections]
     shown = [(section, variants) for section, variants in shown if variants]
     if not shown:
@@ -70,6 +70,6 @@ def curves_figure(of: Outcome) -> Figure | None:
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
     words = bands_words([v for _, variants in shown for v in variants])
-    note = f"Validation data, {of.stage}. {words} Dashed: the tuned {label(REFERENCE)} after its last epoch."
+    note = f"Validation data, {of.stage}. {words} Dashed: {label(REFERENCE)}, tuned, after its last epoch."
     add_legend(figure, panels, COLUMNS, note)
     return figure

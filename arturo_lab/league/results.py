@@ -78,7 +78,8 @@ def headline(league: League, rows: Rows) -> Outcome | None:
     if not {OURS, REFERENCE} <= set(league.optimizers):
         return None
     ours = SLOTS["untouched"](dataclasses.replace(league, optimizers=(OURS,)), rows)
-    return collected(league, rows, "untouched against best", [*ours, *at_its_best(league, rows)], {})
+    theirs = at_its_best(league, rows)
+    return collected(league, rows, "untouched against best", [*ours, *theirs], validation_means(theirs, rows))
 
 
 def at_its_best(league: League, rows: Rows) -> list[Slot]:
@@ -95,12 +96,8 @@ def at_its_best(league: League, rows: Rows) -> list[Slot]:
 
 def validation_score(task: str, slots: Sequence[Slot], rows: Rows) -> float:
     """The mean over the seeds, higher is better; minus infinity as long as a run is missing, or if one diverged."""
-    metric, scores = TASKS[task].metric, []
-    for slot in slots:
-        record = None if slot.config is None else rows.fresh(slot.config)
-        value = None if record is None else validation_value(record, metric.key)
-        scores.append(-math.inf if value is None else metric.score(value))
-    return statistics.fmean(scores)
+    values = [slot_value(slot, rows) for slot in slots]
+    return statistics.fmean(-math.inf if value is None else TASKS[task].metric.score(value) for value in values)
 
 
 def collected(league: League, rows: Rows, stage: str, slots: Sequence[Slot], aims: dict[str, float]) -> Outcome:
@@ -121,13 +118,23 @@ def versus(section: Section | None) -> Difference | None:
 
 def targets(league: League, rows: Rows) -> dict[str, float]:
     """AdamW's tuned result on validation data after the last epoch, the mean over its seeds, by task."""
+    return validation_means(list(SLOTS["tuned"](dataclasses.replace(league, optimizers=(REFERENCE,)), rows)), rows)
+
+
+def validation_means(slots: Sequence[Slot], rows: Rows) -> dict[str, float]:
+    """By task, over the runs that are over."""
     result: dict[str, list[float]] = {}
-    for slot in SLOTS["tuned"](dataclasses.replace(league, optimizers=(REFERENCE,)), rows):
-        record = None if slot.config is None else rows.fresh(slot.config)
-        value = None if record is None else validation_value(record, TASKS[slot.task].metric.key)
+    for slot in slots:
+        value = slot_value(slot, rows)
         if value is not None:
             result.setdefault(slot.task, []).append(value)
     return {task: statistics.fmean(values) for task, values in result.items()}
+
+
+def slot_value(slot: Slot, rows: Rows) -> float | None:
+    """The result of its run on validation data after the last epoch."""
+    record = None if slot.config is None else rows.fresh(slot.config)
+    return None if record is None else validation_value(record, TASKS[slot.task].metric.key)
 
 
 def on_validation(record: Record, loss: bool = False) -> Record:
