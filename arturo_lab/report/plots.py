@@ -197,6 +197,10 @@ def limits(shown: Sequence[Band], higher: bool = True) -> tuple[float, float]:
     low, high = float(late.min()), float(late.max())
     margin = max(0.06 * (high - low), 1e-3 * max(abs(low), abs(high)), 1e-12)
     low, high = low - margin, high + margin
+    if higher:  # a network that starts well and then overfits
+        high = max(high, float(every.max()) + margin)
+    else:
+        low = min(low, float(every.min()) - margin)
     # No cut for a little: what lies just outside is shown.
     if higher and every.min() > low - 0.15 * (high - low):
         low = min(low, float(every.min()) - margin)

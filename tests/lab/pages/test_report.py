@@ -289,6 +289,14 @@ def test_tick_labels_do_not_collide(spread: float) -> None:
     assert len(boxes) >= 2 and all(one.y1 < other.y0 for one, other in itertools.pairwise(boxes))
 
 
+def test_limits_never_cut_the_better_side() -> None:
+    overfits = np.array([0.05, 0.11, 0.12, 0.12, 0.13, 0.13, 0.13, 0.14, 0.14, 0.14])
+    low, high = limits([(overfits, overfits, overfits)], higher=False)
+    assert low < 0.05 and high > 0.14
+    low, high = limits([(-overfits, -overfits, -overfits)], higher=True)
+    assert high > -0.05 and low < -0.14
+
+
 def test_limits_let_the_first_fifth_fall_below() -> None:
     mean = np.array([0.1, 0.2, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
     low, high = limits([(mean, mean, mean), (np.full(3, np.nan),) * 3])
