@@ -195,4 +195,5 @@ def say_result(folder: RunFolder, console: Console) -> None:
     assert folder.result is not None
     metric = TASKS[folder.config.task].metric
     value = folder.result.get(metric.key)
-    console.print(f"test {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False)
+    data = "validation" if folder.config.share.fold else "test"
+    console.print(f"{data} {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False)

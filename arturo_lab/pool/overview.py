@@ -148,7 +148,8 @@ def line(status: RunStatus) -> str:
         words = f"failed: {status.message}"
     if status.state == "finished" and status.value is not None:
         metric = TASKS[config.task].metric
-        words += f", test {metric.name} {metric.text(status.value)}"
+        data = "validation" if config.share.fold else "test"
+        words += f", {data} {metric.name} {metric.text(status.value)}"
     return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
 
 

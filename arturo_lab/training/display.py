@@ -14,7 +14,7 @@ from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.epoch import EpochMetrics, StepMetrics
 
-HEADING = " epoch  train loss  test loss  {metric:>8}  {unit:>8}      left"
+HEADING = " epoch  train loss  {data} loss  {metric:>8}  {unit:>8}      left"
 AGES = 1e9  # seconds; nobody waits longer, and timedelta has an end
 TRUST_REGION = "  KL/bound       eta"
 
@@ -36,6 +36,7 @@ class TrainingDisplay:
         self.task = TASKS[config.task]
         self.shown = next((metric for metric in self.task.metrics if metric.name != "loss"), None)  # the loss has its column
         self.measured = ""
+        self.data = "val." if config.share.fold or config.share.validation else "test"  # what epochs are measured on
         self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20),
@@ -58,7 +59,7 @@ class TrainingDisplay:
             highlight=False,
         )
         unit = "images/s" if self.task.classifies else "per s"
-        heading = HEADING.format(metric=self.shown.name if self.shown else "", unit=unit)
+        heading = HEADING.format(data=self.data, metric=self.shown.name if self.shown else "", unit=unit)
         self.console.print(heading + (TRUST_REGION if "kl_bound" in config.settings else ""), style="bold", highlight=False)
         self.progress.start()
         return self
@@ -80,7 +81,7 @@ class TrainingDisplay:
     def on_epoch(self, metrics: EpochMetrics) -> None:
         self.images_per_second = metrics.images_per_second
         value = "" if self.shown is None else self.shown.text(metrics.value(self.shown.name))
-        self.measured = f"  {self.shown.name} {value}" if self.shown else f"  test loss {metrics.test_loss:.4f}"
+        self.measured = f"  {self.shown.name} {value}" if self.shown else f"  {self.data} loss {metrics.test_loss:.4f}"
         left = (self.config.epochs - metrics.epoch) * (metrics.seconds + metrics.seconds_test)
         row = (
             f"{metrics.epoch:6d}  {metrics.train_loss:10.4f}  {metrics.test_loss:9.4f}  {value:>8}"

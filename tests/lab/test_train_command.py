@@ -46,6 +46,17 @@ def timeless(record: Record) -> list[Any]:
     return [{key: value for key, value in row.items() if "second" not in key} for row in record.rows]
 
 
+@pytest.mark.parametrize(
+    "option, epochs, end", [("--fold", "val.", "validation"), ("--validation", "val.", "test")], ids=["fold", "validation"]
+)
+def test_what_was_measured_on_which_data(
+    option: str, epochs: str, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, option, "1/4")
+    _, heading, *_, last = capsys.readouterr().out.splitlines()
+    assert heading.split()[3:5] == [epochs, "loss"] and last.startswith(f"{end} accuracy ")
+
+
 def test_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = trained(tmp_path, "--seed", "4")
     out = capsys.readouterr().out
