@@ -21,7 +21,18 @@ setup(
             ["arturo/kernels/cpp/native.cpp", "arturo/kernels/cpp/adaptive.cpp"],
             depends=[
                 f"arturo/kernels/cpp/{name}.h"
-                for name in ("adaptive", "chunk", "formulas", "half", "householder", "portable", "products", "rounded", "tiles")
+                for name in (
+                    "adaptive",
+                    "chunk",
+                    "formulas",
+                    "half",
+                    "householder",
+                    "portable",
+                    "products",
+                    "rounded",
+                    "settle",
+                    "tiles",
+                )
             ],
             extra_compile_args=flags,
             extra_link_args=links,

@@ -1,18 +1,20 @@
 """One step of :class:`arturo.AdaArturo`: observe every parameter, one multiplier for all, move every parameter.
 
-On accelerators there is no host read in it: sums stay on the device, which never waits. On the host they are NumPy's
-numbers, since some forty tensor operations on a handful of them would cost more than a small network's passes. What depends
-on the number of a step (gains, whose basis is refreshed) is known on the host, or under ``capturable`` computed on the device.
+On accelerators there is no host read in it: sums stay on the device, which never waits. On the host C++ takes them from there
+(:func:`settle_natively`), since some hundred tensor operations on a handful of numbers would cost more than a small network's
+passes. What depends on the number of a step (gains, whose basis is refreshed) is known on the host, or under ``capturable``
+computed on the device.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +92,6 @@ def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
 
 _host_gain = functools.lru_cache(maxsize=64)(learned.filter_gain)  # mostly the same for all parameters
 
-Vector = Any  # of numbers: a NumPy array, or a tensor
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 
 
@@ -103,113 +104,161 @@ def take_step(
     :func:`~arturo.surrogates.learned.follow_level` does: five floats on the host, else a tensor, which changes in place.
     ``memory`` is the weight of the newest innovation in the former.
     """
-    if not (info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])):
+    passes = kernels(rows)
+    rows = [row for kernel in passes for row in kernel.rows]
+    # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
+    sums = [kernel.observe() for kernel in passes]
+    # One multiplier for all tensors, and with it  keep,  length = tau sigma k,  gain = K trust(z^2)  of each
+    on_host = info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])
+    if on_host and native.available():
+        moves, curvature = settle_natively(rows, sums, info, curvature, memory, shards, members)
+    else:
         known = curvature.to(info) if isinstance(curvature, Tensor) else info.new_tensor(curvature)
-        outcome, bends = _step(rows, info, known.unbind(), memory, shards, members)
-        torch.stack([x.to(info.dtype) for x in outcome], out=info)
-        known.copy_(torch.stack(bends))
-        return info.is_cpu and not any(row.group["capturable"] for row in rows) and bool(info[-1] > 0), known
-    numbers, past = info.numpy(), curvature.tolist() if isinstance(curvature, Tensor) else curvature
-    with np.errstate(divide="ignore", invalid="ignore"):
-        numbers[:], bends = _step(rows, numbers, tuple(map(np.float64, past)), memory, shards, members)
-    return bool(numbers[-1] > 0), tuple(map(float, bends))
+        moves = settle(rows, sums, info, known, memory, shards, members)
+        curvature = tuple(known.tolist()) if on_host else known
+    draw_in(rows, moves.anchor)
+    # M += gain E;  mu <- keep mu - length Q_L (M / s) Q_R^T
+    first = 0
+    for kernel in passes:
+        here = slice(first, first := first + len(kernel.rows))
+        kernel.move(moves.keep[here], moves.length[here], moves.gain[here])
+    count(rows)
+    known_missing = info.is_cpu and not any([row.group["capturable"] for row in rows]) and bool(info[-1] > 0)
+    return known_missing, curvature
 
 
-def _step(
+class Moves(NamedTuple):
+    """What the kernels' moves need, a number for each row: a tensor of each on a device, an array on the host."""
+
+    keep: Any
+    length: Any
+    gain: Any
+    anchor: Any
+
+
+def constants(memory: float) -> array[float]:
+    """struct StepConstants of cpp/settle.h."""
+    of_the_model = learned.FREEDOM, learned.FALL, learned.MOST_PULL, learned.LEAST_SHARE, learned.WINDOW
+    return array("d", (PER_LR, MOST_LR, SHARE_EXPONENT, ROUNDING, *of_the_model, memory))
+
+
+def settle_natively(
     rows: Sequence[AdaptiveRow],
-    info: Vector,
-    past: Sequence[Any],
+    sums: Sequence[Tensor],
+    info: Tensor,
+    curvature: Any,
     memory: float,
     shards: sharding.Shards | None,
     members: Members,
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What :class:`arturo.StepInfo` says, and the curvature after it; ``past`` is that before it.
+) -> tuple[Moves, tuple[float, ...]]:
+    """:func:`settle` for numbers of the host, in C++. Writes ``info``, and returns the curvature as well."""
+    count, library, places = len(rows), native.library(), array("q", [row.number for row in rows])
+    numbers = array("d", map(float, chain.from_iterable(map(line_of, rows))))
+    parameters = max(places) + 1 if shards is None else len(members)
+    columns = torch.zeros(parameters, 14, dtype=torch.float64, device="cpu")  # struct Column of cpp/settle.h
+    if rows:
+        all_sums, counted = sums[0] if len(sums) == 1 else torch.cat(list(sums)), array("B", [row.counted for row in rows])
+        library.arturo_columns(ctypes.c_int64(count), *map(address, (places, numbers, all_sums, counted, columns)))
+    if shards is not None:  # a column for each parameter, whether or not this process has something of it
+        known_to_all = [(least_size(p), most_size(p), float(group["lr"])) for p, group in members]
+        columns = torch.cat([shards.total(columns[:, :11].contiguous()), columns.new_tensor(known_to_all)], 1)
+    fixed, moves = constants(memory), array("d", bytes(32 * count))
+    known = array("d", curvature.tolist() if isinstance(curvature, Tensor) else curvature)
+    library.arturo_settle(
+        ctypes.c_int64(parameters), address(columns), ctypes.c_int64(count),
+        *map(address, (places, numbers, fixed, known, moves, info)),
+    )  # fmt: skip
+    return Moves(*(moves[i * count : (i + 1) * count] for i in range(4))), tuple(known)
 
-    ``info`` tells where vectors live: NumPy's on the host, tensors on a device and over shards.
-    """
-    passes = kernels(rows)
-    rows = [row for kernel in passes for row in kernel.rows]
-    numbers = Numbers.of(rows, info)
-    # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
-    sums = [kernel.observe() for kernel in passes]
+
+def address(x: Any) -> ctypes.c_void_p:
+    """Of the numbers of a tensor or an array, which must live longer than the call."""
+    return ctypes.c_void_p(x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0])
+
+
+def settle(
+    rows: Sequence[AdaptiveRow],
+    sums: Sequence[Tensor],
+    info: Tensor,
+    known: Tensor,
+    memory: float,
+    shards: sharding.Shards | None,
+    members: Members,
+) -> Moves:
+    """One multiplier for all tensors. Writes what :class:`arturo.StepInfo` says to ``info``, and the curvature to ``known``."""
+    where, past, numbers = torch.where, known.unbind(), Numbers.of(rows, info)
     # Filter:  M += K trust(z^2) E;  per tensor sigma, its size;  over all tensors B = sum sigma s, A = sum sigma M^2 / s,
     # N = sum sigma s K / (2 - K)
     at = region(rows, numbers, sums, info, shards, members)
-    # One multiplier for all tensors:  k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
+    # k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
-    xp = learned.namespace(k)
-    where = xp.where
     seen = at.skipped < at.entries  # where everything is missing nothing moves
     # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  k <= 2 / zeta
-    bends = learned.follow_curvature(past[:3], at.fell, at.pulled, memory)
-    bends = tuple(where(seen, new, old) for new, old in zip(bends, past, strict=False))
+    followed = learned.follow_curvature(past[:3], at.fell, at.pulled, memory)
+    bends = [where(seen, new, old) for new, old in zip(followed, past, strict=False)]
     most = learned.furthest(*bends)
     # Where noise has all but vanished, shorter steps:  k <- k min(1, 10 now / level)
     now = where(at.room > 0, at.B / at.room, 0.0)
     level = tuple(where(seen, *pair) for pair in zip(learned.follow_level(past[3], past[4], now), past[3:], strict=True))
     calm = learned.calm(level[0], now)
-    free, k = (k <= most) & (calm >= 1), where(seen, calm * xp.minimum(k, most), 0.0)
-    # mu <- keep mu - tau sigma k Q_L (M / s) Q_R^T
+    free, k = (k <= most) & (calm >= 1), where(seen, calm * torch.minimum(k, most), 0.0)
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
     keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
-    step_lr = numbers.lr.clip(None, MOST_LR)
-    anchors = learned.anchor(PER_LR * step_lr, spent, phi, numbers.gain, at.stir)
-    keep = learned.namespace(keep).where(numbers.anchored > 0, keep * anchors, keep)
-    draw_in(rows, anchors)
-    length, gain = PER_LR * k * step_lr * at.sigma, numbers.gain * at.trust
-    first = 0
-    for kernel in passes:
-        here = slice(first, first := first + len(kernel.rows))
-        kernel.move(keep[here], length[here], gain[here])
-    count(rows)
+    tau = PER_LR * numbers.lr.clamp(max=MOST_LR)
+    anchors = learned.anchor(tau, spent, phi, numbers.gain, at.stir)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
     outcome = where(k > 0, 1 / k, 0.0), kl, bound, at.entries > 0, active, at.skipped
-    return outcome, (*bends, where(at.entries > 0, k, past[2]), *level)
+    last = where(at.entries > 0, k, past[2])
+    torch.stack([x.to(info.dtype) for x in outcome], out=info)
+    known.copy_(torch.stack([*bends, last, *level]))
+    return Moves(where(numbers.anchored > 0, keep * anchors, keep), tau * k * at.sigma, numbers.gain * at.trust, anchors)
 
 
-def draw_in(rows: Sequence[AdaptiveRow], anchors: Vector) -> None:
-    """Vectors towards their start: mu <- start + anchor (mu - start). Matrices shrink as they move."""
-    for i, row in enumerate(rows):
+def draw_in(rows: Sequence[AdaptiveRow], anchors: Any) -> None:
+    """Tensors towards their start: mu <- start + anchor (mu - start). Matrices shrink as they move."""
+    for row, anchor in zip(rows, anchors, strict=True):
         if row.start is None:
             continue
-        if not isinstance(anchors, Tensor):
-            row.mean.lerp_(row.start, 1 - float(anchors[i]))
+        if not isinstance(anchor, Tensor):
+            row.mean.lerp_(row.start, 1 - anchor)
             continue
-        drawn = torch.lerp(row.mean, row.start, (1 - anchors[i]).to(row.mean))
+        drawn = torch.lerp(row.mean, row.start, (1 - anchor).to(row.mean))
         row.mean.copy_(drawn if row.alive is None else torch.where(row.alive, drawn, row.mean))
 
 
 class Numbers(NamedTuple):
     """What is known of the rows before the step, a vector of each."""
 
-    lr: Vector
-    decay: Vector
-    gain: Vector
-    share: Vector  # of a squared innovation that is noise
-    least: Vector  # size
-    most: Vector  # size
-    entries: Vector
-    anchored: Vector  # 1, of a vector 0
-    turned: Vector  # 1, on the diagonal 0
+    lr: Tensor
+    decay: Tensor
+    gain: Tensor
+    share: Tensor  # of a squared innovation that is noise
+    least: Tensor  # size
+    most: Tensor  # size
+    entries: Tensor
+    anchored: Tensor  # 1, of a vector 0
+    turned: Tensor  # 1, on the diagonal 0
 
     @classmethod
-    def of(cls, rows: Sequence[AdaptiveRow], info: Vector) -> Numbers:
-        lines = [
-            (row.group["lr"], row.group["weight_decay"], row.gain, row.share, row.layout.least, row.layout.most,
-             row.mean.numel(), row.start is None, row.grid is not None)
-            for row in rows
-        ]  # fmt: skip
-        return cls(*columns(lines, info, len(cls._fields)))
+    def of(cls, rows: Sequence[AdaptiveRow], like: Tensor) -> Numbers:
+        return cls(*columns(list(map(line_of, rows)), like, len(cls._fields)))
+
+
+def line_of(row: AdaptiveRow) -> tuple[Any, ...]:
+    """:class:`Numbers` of one row: struct StepRow of cpp/settle.h."""
+    group, layout = row.group, row.layout
+    numbers = group["lr"], group["weight_decay"], row.gain, row.share, layout.least, layout.most
+    return *numbers, row.mean.numel(), row.start is None, row.grid is not None
 
 
 class Region(NamedTuple):
     """The sums behind the trust region, over all processes: numbers, but for ``sigma``, ``trust`` and ``stir``."""
 
-    sigma: Vector  # size of each row's tensor
-    trust: Vector  # in each row's innovation
-    stir: Vector  # how much of what noise would do each row's gradient does, at most 1
+    sigma: Tensor  # size of each row's tensor
+    trust: Tensor  # in each row's innovation
+    stir: Tensor  # how much of what noise would do each row's gradient does, at most 1
     B: Any
     A: Any
     N: Any
@@ -226,62 +275,52 @@ def region(
     rows: Sequence[AdaptiveRow],
     numbers: Numbers,
     sums: Sequence[Tensor],
-    info: Vector,
+    info: Tensor,
     shards: sharding.Shards | None,
     members: Members,
 ) -> Region:
     """Sizes and sums: one small table, added up over all processes in one reduction."""
-    xp = learned.namespace(info)
-    stack: Any = torch.stack if xp is torch else np.array  # np.stack takes thrice as long
-    squares, S, MM, ME, EE, missing, pull = joined(sums, info).T
+    joined = torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 7)
+    squares, S, MM, ME, EE, missing, pull = joined.T
     pulled, fell = MM, ME
     # Everything that is added up, such that A and z^2 follow from sums:  A = MM + 2 w K ME + (w K)^2 EE,  z^2 = share EE / S
     if any([row.grid is not None for row in rows]):  # whose tiles have their own w: A is known
         on_diagonal = 1 - numbers.turned
         MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE
     N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
-    table = stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least,
-                   numbers.most, numbers.lr])  # fmt: skip
+    table = torch.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least,
+                         numbers.most, numbers.lr])  # fmt: skip
     if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive, table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        whole: Any = np.zeros((11, len(members))) if xp is np else info.new_zeros(11, len(members))
+        whole = info.new_zeros(11, len(members))
         for i, row in enumerate(rows):
             if row.counted:
                 whole[:, row.number] = table[:11, i]
-        whole = shards.total(torch.from_numpy(whole)).numpy() if xp is np else shards.total(whole)
         known = columns([(least_size(p), most_size(p), group["lr"]) for p, group in members], info, 3)
-        table, order = xp.concatenate([whole, known]), places
+        table, order = torch.cat([shards.total(whole), known]), places
     elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
         place_of = {place: i for i, place in enumerate(ordered)}
         order = [place_of[place] for place in places]
         back = sorted(range(len(rows)), key=places.__getitem__)
-        table = table[:, back] if xp is np else torch.stack([table[:, i] for i in back], 1)
+        table = torch.stack([table[:, i] for i in back], 1)
     squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, least, most, each_lr = table
-    trust = learned.trust(xp.where(S > 0, noise / S, 0.0))
+    trust = learned.trust(torch.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
-    stir = xp.where(N > 0, learned.FALL * A / xp.where(N > 0, N, 1.0), 0.0).clip(0.0, 1.0)
-    sigma = xp.minimum(xp.maximum(xp.sqrt(squares / entries.clip(1.0)), least), most)
-    each_lr = xp.where(entries > 0, each_lr, 0.0).clip(None, MOST_LR)
+    stir = torch.where(N > 0, learned.FALL * A / torch.where(N > 0, N, 1.0), 0.0).clamp(0.0, 1.0)
+    sigma = torch.minimum(torch.maximum((squares / entries.clamp(min=1.0)).sqrt(), least), most)
+    each_lr = torch.where(entries > 0, each_lr, 0.0).clamp(max=MOST_LR)
     lr = each_lr.max()
-    lr = learned.namespace(lr).where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
+    lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
     u = each_lr / lr
-    terms = stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled, entries])
+    terms = torch.stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled, entries])
     B, A, N, weighted, fell, pulled, room = (terms * sigma).sum(1)
     if order is not None:
-        pick: Any = (lambda x: x[order]) if xp is np else lambda x: torch.stack([x[i] for i in order]) if rows else x[:0]
-        sigma, trust, stir = pick(sigma), pick(trust), pick(stir)
+        sigma, trust, stir = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, trust, stir))
     return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum(), room)
-
-
-def joined(sums: Sequence[Tensor], info: Vector) -> Vector:
-    """The kernels' sums, one under the other."""
-    if isinstance(info, Tensor):
-        return torch.cat([x.to(info) for x in sums]) if sums else info.new_zeros(0, 7)
-    return np.concatenate([x.numpy() for x in sums]) if sums else np.zeros((0, 7))
 
 
 def count(rows: Sequence[AdaptiveRow]) -> None:
@@ -294,13 +333,11 @@ def count(rows: Sequence[AdaptiveRow]) -> None:
             row.state["step"].add_(row.alive.to(row.state["step"]))
 
 
-def columns(lines: Sequence[Sequence[Any]], like: Vector, count: int) -> Vector:
+def columns(lines: Sequence[Sequence[Any]], like: Tensor, count: int) -> Tensor:
     """Lines of ``count`` numbers, 0-d tensors among them, as a table with a row for each column of theirs.
 
     On a device numbers are filled in, not copied, which a graph cannot capture; equal ones of a column at once.
     """
-    if not isinstance(like, Tensor):
-        return np.fromiter(map(float, chain.from_iterable(lines)), like.dtype, count * len(lines)).reshape(-1, count).T
     if not lines:
         return like.new_zeros(count, 0)
     return torch.stack([_column(values, like) for values in zip(*lines, strict=True)])

@@ -354,9 +354,9 @@ def test_the_curvature_is_that_of_the_model(zeta, gain):
         known = (*learned.follow_curvature(known, fell, pulled, 1.0 if t == 1 else gain), went)
     found = known[0] / known[1]
     assert found == pytest.approx(zeta, rel=0.02, abs=1e-3)
-    A, most = np.sum(sigma * M**2 / s), float(learned.furthest(np.float64(known[0]), np.float64(known[1])))
+    A, most = np.sum(sigma * M**2 / s), learned.furthest(*map(torch.tensor, known[:2])).item()
     assert -most * A + 0.5 * found * most**2 * A == pytest.approx(0, abs=1e-9 * most * A)
-    assert np.isinf(learned.furthest(np.float64(-known[0]), np.float64(known[1])))
+    assert learned.furthest(torch.tensor(-known[0]), torch.tensor(known[1])).isinf()
 
 
 @pytest.mark.parametrize(("tau", "c"), [(0.02, 1.0), (0.06, 0.1), (0.15, 0.5)])

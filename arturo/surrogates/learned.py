@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,25 +32,6 @@ LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.35  # of a step's length that the anchor takes back: enough for noise at the largest lr that counts
 FALL = 10.0  # how far noise may fall below its level before steps get shorter, and a pull below that of noise
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
-
-
-class _Single:
-    """For one number of the host, where NumPy's general functions cost as much as for a thousand."""
-
-    sqrt, maximum, minimum = np.sqrt, np.maximum, np.minimum
-
-    @staticmethod
-    def where(condition: Any, x: Any, y: Any) -> Any:
-        return np.float64(x if condition else y)  # which divides by 0, as vectors do
-
-    @staticmethod
-    def clip(x: Any, least: float, most: float) -> Any:
-        return min(max(x, least), most)  # in this order NaN stays NaN
-
-
-def namespace(x: Any) -> Any:
-    """The functions for ``x``: torch's for tensors, NumPy's for the host's vectors, which cost a tenth as much a call."""
-    return torch if isinstance(x, Tensor) else _Single if isinstance(x, float) else np
 
 
 def filter_gain(b1: float, t: Any) -> Any:
@@ -149,7 +129,7 @@ def trust(surprise: Any) -> Any:
         (1.0, 1.0, 0.05)
     """
     weight = (FREEDOM + 1) / (FREEDOM + surprise)
-    return min(1.0, weight) if isinstance(weight, float) else namespace(weight).clip(weight, None, 1.0)
+    return weight.clamp(max=1.0) if isinstance(weight, Tensor) else min(1.0, weight)
 
 
 def innovation_share(gain: Any, t: Any) -> Any:
@@ -166,7 +146,7 @@ def innovation_share(gain: Any, t: Any) -> Any:
     return 1.0 if t == 1 else max(1 - gain, LEAST_NOISE)
 
 
-def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
+def reach(B: Tensor, A: Tensor, N: Tensor, exponent: float) -> tuple[Tensor, Tensor, Tensor]:
     r"""How far to go: ``k`` of :math:`\Delta = -\tau\sigma k M / s`, the share phi, and the part of the drift's KL to spend.
 
     With :math:`B = \sum\sigma s`, :math:`A = \sum\sigma M^2 / s` and :math:`N = \sum\sigma s\,K / (2 - K)` over all weights,
@@ -189,10 +169,9 @@ def reach(B: Any, A: Any, N: Any, exponent: float) -> tuple[Any, Any, Any]:
         >>> reach(none, none, none, 0.5)[0]  # nothing pulls
         tensor(0.)
     """
-    xp = namespace(A)
-    phi = xp.clip(xp.where(A > 0, 1 - N / A, 0.0), LEAST_SHARE, 1.0)
+    phi = torch.where(A > 0, 1 - N / A, 0.0).clamp(LEAST_SHARE, 1.0)
     part = phi ** (2 * exponent)
-    return xp.where(A > 0, xp.sqrt(part * B / xp.maximum(A, N)), 0.0), phi, part
+    return torch.where(A > 0, (part * B / torch.maximum(A, N)).sqrt(), 0.0), phi, part
 
 
 def follow_curvature(curvature: Any, fell: Any, pulled: Any, weight: float) -> tuple[Any, Any]:
@@ -220,19 +199,18 @@ def follow_curvature(curvature: Any, fell: Any, pulled: Any, weight: float) -> t
     )
 
 
-def furthest(numerator: Any, denominator: Any) -> Any:
+def furthest(numerator: Tensor, denominator: Tensor) -> Tensor:
     r"""The largest ``k``: twice that of the optimum of the quadratic model, :math:`2 / \zeta`.
 
     Along the step the model's loss is :math:`-k A + \tfrac12 \zeta k^2 A`, which is negative up to there. Infinite if no
     curvature is known, or if it is negative.
 
     Example:
-        >>> tuple(float(furthest(np.float64(x), np.float64(0.5))) for x in (0.25, -0.25))
-        (4.0, inf)
+        >>> furthest(torch.tensor([0.25, -0.25]), torch.tensor(0.5))
+        tensor([4., inf])
     """
-    where = namespace(numerator).where
     known = (numerator > 0) & (denominator > 0)
-    return where(known, 2 * denominator / where(known, numerator, 1.0), float("inf"))
+    return torch.where(known, 2 * denominator / torch.where(known, numerator, 1.0), float("inf"))
 
 
 def follow_level(level: Any, steps: Any, now: Any) -> tuple[Any, Any]:
@@ -247,21 +225,20 @@ def follow_level(level: Any, steps: Any, now: Any) -> tuple[Any, Any]:
     return level + WINDOW / (steps + WINDOW) * (now - level), steps + 1
 
 
-def calm(level: Any, now: Any) -> Any:
+def calm(level: Tensor, now: Tensor) -> Tensor:
     r"""The factor on a step's length, :math:`\min(1, 10\,\mathrm{now} / \mathrm{level})`: 1 unless noise has all but vanished.
 
     What was learned does not become uncertain because gradients vanish: a precision that followed them down at once would let
     the weights of a network that has fitted its data wander, until they lose it.
 
     Example:
-        >>> calm(np.float64(1.0), np.float64(0.5)), calm(np.float64(1.0), np.float64(0.05))
-        (np.float64(1.0), np.float64(0.5))
+        >>> calm(torch.tensor(1.0), torch.tensor([0.5, 0.05]))
+        tensor([1.0000, 0.5000])
     """
-    where = namespace(level).where
-    return where(level > 0, FALL * now / where(level > 0, level, 1.0), 1.0).clip(None, 1.0)
+    return torch.where(level > 0, FALL * now / torch.where(level > 0, level, 1.0), 1.0).clamp(max=1.0)
 
 
-def anchor(tau: Any, spent: Any, phi: Any, gain: Any, stir: Any = 1.0) -> Any:
+def anchor(tau: Any, spent: Tensor, phi: Tensor, gain: Any, stir: Any = 1.0) -> Tensor:
     r"""The factor that a step shrinks a tensor by: :math:`\sqrt{1 - \varsigma\tau^2 c\,(\varphi + (1 - \varphi) (2 - K) / K)}`.
 
     An optimum that drifts as a plain random walk has no size: steps relative to the weights' size would make them grow without
@@ -278,7 +255,7 @@ def anchor(tau: Any, spent: Any, phi: Any, gain: Any, stir: Any = 1.0) -> Any:
         >>> anchor(torch.tensor(0.1), torch.tensor(1.0), signal, 0.1), anchor(torch.tensor(0.01), torch.tensor(1.0), noise, 0.1)
         (tensor(0.9950), tensor(0.9990))
     """
-    xp = namespace(tau)
-    reached = tau * xp.sqrt(spent)
-    grown = xp.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached) * stir
-    return xp.sqrt((1 - grown).clip(0.0))
+    reached = spent.sqrt() * tau
+    grown = torch.minimum(reached * reached * (phi + (1 - phi) / noise_level(gain)), 2 * MOST_PULL * reached) * stir
+    kept: Tensor = (1 - grown).clamp(min=0.0)
+    return kept.sqrt()

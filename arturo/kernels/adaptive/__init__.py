@@ -4,8 +4,8 @@
   start), sums of s, M^2 / s, M E / s and E^2 / s, the number of missing entries. They tell how far to trust the innovation E of
   a tensor. A turned matrix trusts each tile by its own sums: its M is up to date afterwards, and the seventh sum is its new
   M^2 / s (0 on the diagonal);
-* ``move(keep, length, gain)``: M <- M + gain E; mean <- keep mean - length M / s; a number of each per row (NumPy's on the
-  host, else tensors).
+* ``move(keep, length, gain)``: M <- M + gain E; mean <- keep mean - length M / s; a number of each per row (in arrays on
+  the host, else in tensors).
 
 ``eager``, ``foreach``, ``compiled`` and ``native`` take tensors whose Gaussian is diagonal in the weights, ``tiles`` and
 ``native_tiles`` those that are turned; :mod:`arturo.kernels.adaptive.choice` picks.
