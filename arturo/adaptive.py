@@ -101,7 +101,7 @@ class AdaArturo(TrustRegionOptimizer):
             )
         # One curvature and one level of noise for all groups, stored in the first. Loading a flattened checkpoint looks only
         # for keys that exist.
-        super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 5})
+        super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 6})
 
     def _unsaved(self) -> dict[str, Any]:
         return {**super()._unsaved(), "_layouts": {}}
@@ -175,8 +175,11 @@ class AdaArturo(TrustRegionOptimizer):
         super().__setstate__(state)
         for group in self.param_groups[:1]:
             known = group["curvature"]
-            if len(known) == 3:  # saved before noise had a level
-                group["curvature"] = torch.cat([known, known.new_zeros(2)]) if isinstance(known, Tensor) else (*known, 0.0, 0.0)
+            new = 6 - len(known)  # saved before noise had a level, or that a mark
+            if new:
+                group["curvature"] = (
+                    torch.cat([known, known.new_zeros(new)]) if isinstance(known, Tensor) else (*known, *[0.0] * new)
+                )
 
     def _sealed(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return adaptive_checkpoint.sealed(state_dict)

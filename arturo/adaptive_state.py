@@ -15,7 +15,7 @@ from arturo.kronecker import Tiling
 from arturo.state import FACTORS, HALF, apart, buffer_dtype
 
 VECTOR_SIZE = 0.1  # of a vector (bias, gain) that has not travelled further than this from its start
-MOST_VECTOR_SIZE = 1.0  # of a vector, however far it has travelled: a gradient that never ends would take it away exponentially
+MOST_SIZE = 1.0  # of any tensor, however large it is: steps in proportion to it would take it away exponentially
 MATRIX_SIZE = 1.0  # times 1 / sqrt(columns): of a matrix that is smaller, such as an output layer that starts near 0
 PLAIN = ("step", "tile")  # state that is the same on every process
 
@@ -51,11 +51,6 @@ def least_size(p: Tensor) -> float:
 def _least_size(shape: tuple[int, ...]) -> float:
     shape = _effective_shape(shape)
     return VECTOR_SIZE if len(shape) < 2 else MATRIX_SIZE / math.sqrt(max(math.prod(shape[1:]), 1))
-
-
-def most_size(p: Tensor) -> float:
-    """The largest size that counts of a tensor; a matrix has none."""
-    return MOST_VECTOR_SIZE if len(effective_shape(p)) < 2 else math.inf
 
 
 def grid_of(group: Mapping[str, Any], p: Tensor) -> Tiling | None:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo import kronecker, sharding
-from arturo.adaptive_state import grid_of, least_size, most_size
+from arturo import adaptive_state, kronecker, sharding
+from arturo.adaptive_state import grid_of, least_size
 from arturo.kernels import native
 from arturo.kernels.adaptive.choice import kernels
 from arturo.kernels.adaptive.row import AdaptiveRow, Layout
@@ -69,7 +69,7 @@ def row_of(
 def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> Layout:
     grid = grid_of(group, p)
     check_layout(p, state, grid)
-    return Layout(group, p, state, grid, least_size(p), most_size(p))
+    return Layout(group, p, state, grid, least_size(p))
 
 
 def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:
@@ -100,9 +100,9 @@ def take_step(
 ) -> tuple[bool, Any]:
     """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing, and the curvature.
 
-    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` keeps, and what
-    :func:`~arturo.surrogates.learned.follow_level` does: five floats on the host, else a tensor, which changes in place.
-    ``memory`` is the weight of the newest innovation in the former.
+    ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` and :func:`~arturo.surrogates.learned.follow_level`
+    keep, and a mark of the parameters that took part: six floats on the host, else a tensor, which changes in place.
+    ``memory`` is the weight of the newest innovation in the curvature.
     """
     passes = kernels(rows)
     rows = [row for kernel in passes for row in kernel.rows]
@@ -139,7 +139,7 @@ class Moves(NamedTuple):
 def constants(memory: float) -> array[float]:
     """struct StepConstants of cpp/settle.h."""
     of_the_model = learned.FREEDOM, learned.FALL, learned.MOST_PULL, learned.LEAST_SHARE, learned.WINDOW
-    return array("d", (PER_LR, MOST_LR, SHARE_EXPONENT, ROUNDING, *of_the_model, memory))
+    return array("d", (PER_LR, MOST_LR, adaptive_state.MOST_SIZE, SHARE_EXPONENT, ROUNDING, *of_the_model, memory))
 
 
 def settle_natively(
@@ -152,21 +152,21 @@ def settle_natively(
     members: Members,
 ) -> tuple[Moves, tuple[float, ...]]:
     """:func:`settle` for numbers of the host, in C++. Writes ``info``, and returns the curvature as well."""
-    count, library, places = len(rows), native.library(), array("q", [row.number for row in rows])
+    count, library = len(rows), native.library()
     numbers = array("d", map(float, chain.from_iterable(map(line_of, rows))))
-    parameters = max(places) + 1 if shards is None else len(members)
-    columns = torch.zeros(parameters, 14, dtype=torch.float64, device="cpu")  # struct Column of cpp/settle.h
+    parameters = max(row.number for row in rows) + 1 if shards is None else len(members)
+    columns = torch.zeros(parameters, 13, dtype=torch.float64, device="cpu")  # struct Column of cpp/settle.h
     if rows:
         all_sums, counted = sums[0] if len(sums) == 1 else torch.cat(list(sums)), array("B", [row.counted for row in rows])
-        library.arturo_columns(ctypes.c_int64(count), *map(address, (places, numbers, all_sums, counted, columns)))
+        library.arturo_columns(ctypes.c_int64(count), *map(address, (numbers, all_sums, counted, columns)))
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        known_to_all = [(least_size(p), most_size(p), float(group["lr"])) for p, group in members]
+        known_to_all = [(least_size(p), float(group["lr"])) for p, group in members]
         columns = torch.cat([shards.total(columns[:, :11].contiguous()), columns.new_tensor(known_to_all)], 1)
     fixed, moves = constants(memory), array("d", bytes(32 * count))
     known = array("d", curvature.tolist() if isinstance(curvature, Tensor) else curvature)
     library.arturo_settle(
         ctypes.c_int64(parameters), address(columns), ctypes.c_int64(count),
-        *map(address, (places, numbers, fixed, known, moves, info)),
+        *map(address, (numbers, fixed, known, moves, info)),
     )  # fmt: skip
     return Moves(*(moves[i * count : (i + 1) * count] for i in range(4))), tuple(known)
 
@@ -199,7 +199,9 @@ def settle(
     most = learned.furthest(*bends)
     # Where noise has all but vanished, shorter steps:  k <- k min(1, 10 now / level)
     now = where(at.room > 0, at.B / at.room, 0.0)
-    level = tuple(where(seen, *pair) for pair in zip(learned.follow_level(past[3], past[4], now), past[3:], strict=True))
+    steps = where(at.mark == past[5], past[4], 0.0)  # a level belongs to the parameters that it is of
+    following = (*learned.follow_level(past[3], steps, now), at.mark)
+    level = [where(seen, *pair) for pair in zip(following, past[3:], strict=True)]
     calm = learned.calm(level[0], now)
     free, k = (k <= most) & (calm >= 1), where(seen, calm * torch.minimum(k, most), 0.0)
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
@@ -236,7 +238,7 @@ class Numbers(NamedTuple):
     gain: Tensor
     share: Tensor  # of a squared innovation that is noise
     least: Tensor  # size
-    most: Tensor  # size
+    place: Tensor  # among all parameters, from 1
     entries: Tensor
     anchored: Tensor  # 1, of a vector 0
     turned: Tensor  # 1, on the diagonal 0
@@ -249,7 +251,7 @@ class Numbers(NamedTuple):
 def line_of(row: AdaptiveRow) -> tuple[Any, ...]:
     """:class:`Numbers` of one row: struct StepRow of cpp/settle.h."""
     group, layout = row.group, row.layout
-    numbers = group["lr"], group["weight_decay"], row.gain, row.share, layout.least, layout.most
+    numbers = group["lr"], group["weight_decay"], row.gain, row.share, layout.least, row.number + 1
     return *numbers, row.mean.numel(), row.start is None, row.grid is not None
 
 
@@ -269,6 +271,7 @@ class Region(NamedTuple):
     skipped: Any
     entries: Any
     room: Any  # sizes of all weights, added up
+    mark: Any  # of the parameters that take part
 
 
 def region(
@@ -288,30 +291,30 @@ def region(
         on_diagonal = 1 - numbers.turned
         MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE
     N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
-    table = torch.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.least,
-                         numbers.most, numbers.lr])  # fmt: skip
+    table = torch.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell,
+                         numbers.place * numbers.entries, numbers.least, numbers.lr])  # fmt: skip
     if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive, table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(11, len(members))
+        whole = info.new_zeros(12, len(members))
         for i, row in enumerate(rows):
             if row.counted:
-                whole[:, row.number] = table[:11, i]
-        known = columns([(least_size(p), most_size(p), group["lr"]) for p, group in members], info, 3)
+                whole[:, row.number] = table[:12, i]
+        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2)
         table, order = torch.cat([shards.total(whole), known]), places
     elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
         place_of = {place: i for i, place in enumerate(ordered)}
         order = [place_of[place] for place in places]
         back = sorted(range(len(rows)), key=places.__getitem__)
         table = torch.stack([table[:, i] for i in back], 1)
-    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, least, most, each_lr = table
+    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, mark, least, each_lr = table
     trust = learned.trust(torch.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
     stir = torch.where(N > 0, learned.FALL * A / torch.where(N > 0, N, 1.0), 0.0).clamp(0.0, 1.0)
-    sigma = torch.minimum(torch.maximum((squares / entries.clamp(min=1.0)).sqrt(), least), most)
+    sigma = torch.maximum((squares / entries.clamp(min=1.0)).sqrt(), least).clamp(max=adaptive_state.MOST_SIZE)
     each_lr = torch.where(entries > 0, each_lr, 0.0).clamp(max=MOST_LR)
     lr = each_lr.max()
     lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
@@ -320,7 +323,7 @@ def region(
     B, A, N, weighted, fell, pulled, room = (terms * sigma).sum(1)
     if order is not None:
         sigma, trust, stir = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, trust, stir))
-    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum(), room)
+    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum(), room, mark.sum())
 
 
 def count(rows: Sequence[AdaptiveRow]) -> None:

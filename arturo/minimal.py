@@ -127,8 +127,8 @@ class MinimalAdaArturo(Optimizer):
             s = state["r"].sqrt() + 1e-30
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
-            away, least, most = (p, 1 / math.sqrt(G.shape[1]), math.inf) if p.dim() > 1 else (p - state["start"], 0.1, 1.0)
-            sigma = min(max(away.square().mean().sqrt().item(), least), most)
+            away, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
+            sigma = min(max(away.square().mean().sqrt().item(), least), 1.0)
             d = -self.went * sigma * state["M"] / s  # the last step, over tau
             bent += (E * d).sum().item()
             went_2 += (s / sigma * d.square()).sum().item()

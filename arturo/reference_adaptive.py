@@ -98,7 +98,9 @@ class Tensor:
     ) -> None:
         value = np.array(value, dtype=np.float64)
         self.shape, self.options, self.number, self.step = value.shape, {**DEFAULTS, **options}, number, 0
-        self.curvature = (0.0,) * 5  # numerator and denominator of zeta, 1 / eta of the last step; level of the noise, steps
+        self.curvature = (
+            0.0,
+        ) * 6  # numerator and denominator of zeta, 1 / eta of the last step; level of the noise, steps, of whom
         self.vector = value.ndim < 2
         self.w = value.reshape(1, -1) if self.vector else value.reshape(value.shape[0], -1)
         self.start = self.w.copy()
@@ -115,7 +117,7 @@ class Tensor:
         """sigma: the root mean square of a matrix, the distance a vector has travelled; with a least."""
         if self.vector:
             return min(max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1), 1.0)
-        return max(float(np.sqrt(np.mean(self.w**2))), 1 / float(np.sqrt(self.w.shape[1])))
+        return min(max(float(np.sqrt(np.mean(self.w**2))), 1 / float(np.sqrt(self.w.shape[1]))), 1.0)
 
     @property
     def step_lr(self) -> float:
@@ -190,7 +192,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     skipped = sum(x.observe(g) for x, g in pairs)
     largest = max(x.step_lr for x, _ in pairs)
     drift = pull = noise = bent = length_2 = 0.0
-    numerator, denominator, went, level, steps = tensors[0].curvature  # the same for all
+    numerator, denominator, went, level, steps, whose = tensors[0].curvature  # the same for all
     problem, room, stirs = [], 0.0, []
     for x, _ in pairs:
         o = x.options
@@ -215,14 +217,16 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     tau = pairs[0][0].options["per_lr"] * largest
     if skipped == sum(x.w.size for x, _ in pairs):
         for x in tensors:
-            x.curvature = (numerator, denominator, 0.0, level, steps)
+            x.curvature = (numerator, denominator, 0.0, level, steps, whose)
         return Step(0.0, 0.0, drift, False, skipped)
     K = 1 - tensors[0].options["betas"][0]
     numerator, denominator = numerator + K * (bent - numerator), denominator + K * (length_2 - denominator)
     now = drift / (0.5 * tau * room)  # the mean noise of a weight
+    present = float(sum((x.number + 1) * x.w.size for x, _ in pairs))
+    steps, whose = steps if present == whose else 0.0, present
     level, steps = level + 3 / (steps + 3) * (now - level), steps + 1
     for x in tensors:
-        x.curvature = (numerator, denominator, 0.0, level, steps)
+        x.curvature = (numerator, denominator, 0.0, level, steps, whose)
     if pull == 0:
         for x, _ in pairs:
             x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
@@ -234,7 +238,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
         eta = max(eta, numerator / (2 * denominator))
     eta /= min(1.0, pairs[0][0].options["fall"] * now / level)
     for x in tensors:
-        x.curvature = (numerator, denominator, 1 / eta, level, steps)
+        x.curvature = (numerator, denominator, 1 / eta, level, steps, whose)
     kl, moves = 0.0, []
     for x, block, precision, covariance in problem:
         d = -(covariance @ block.M.ravel()) / eta * (x.step_lr / largest)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arturo import AdaArturo, kronecker
-from arturo.adaptive_state import VECTOR_SIZE, least_size
+from arturo.adaptive_state import MOST_SIZE, VECTOR_SIZE, least_size
 from arturo.adaptive_step import PER_LR, row_of
 from arturo.surrogates import learned
 
@@ -104,7 +104,7 @@ def test_the_kl_is_that_of_the_step_really_taken(seed, covariance, block, noisy)
             if row.grid is not None:
                 d = kronecker.turn(kronecker.to_tiles(d, row.grid), row.state.get("Q_L"), row.state.get("Q_R")).reshape(-1)
             size = (old if p.dim() > 1 else old - first).square().mean().sqrt().item()
-            sigma = max(size, least_size(p))
+            sigma = min(max(size, least_size(p)), MOST_SIZE)
             measured += 0.5 * (s.reshape(-1) / (PER_LR * lr * sigma) * d.reshape(-1).square()).sum().item()
         info = check_step(optimizer)
         assert measured == pytest.approx(info.kl, rel=1e-5)
@@ -268,7 +268,7 @@ def test_a_constant_gradient_moves_by_the_models_length(shape, more, covariance)
         optimizer.step()
         check_step(optimizer)
     moved = (p.detach() - before).square().mean().sqrt().item() / (PER_LR * lr)
-    size = max(before.square().mean().sqrt().item(), least_size(p)) if p.dim() > 1 else VECTOR_SIZE
+    size = min(max(before.square().mean().sqrt().item(), least_size(p)), MOST_SIZE) if p.dim() > 1 else VECTOR_SIZE
     assert optimizer.last_step.active
     if "tile" not in optimizer.state[p]:
         assert moved == pytest.approx(size, rel=0.02)

@@ -12,13 +12,13 @@ from arturo.adaptive_step import row_of, settle, settle_natively
 from arturo.kernels import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
-KNOWN = (0.1, 0.2, 0.3, 0.4, 5.0)
+KNOWN = (0.1, 0.2, 0.3, 0.4, 5.0, 72.0)
 EXACT = {"rtol": 1e-9, "atol": 1e-12, "equal_nan": True}
 
 positive = st.floats(1e-6, 1e6)
 some = st.just(0.0) | positive
 row_sums = st.tuples(some, some, positive, st.floats(-1e3, 1e3), positive, st.sampled_from([0.0, 0.0, 1.0, 12.0]), positive)
-curvatures = st.tuples(st.floats(-10, 10), some, some, some, st.integers(0, 99))
+curvatures = st.tuples(st.floats(-10, 10), some, some, some, st.integers(0, 99), st.sampled_from([0.0, 12.0, 36.0]))
 groups = st.lists(
     st.fixed_dictionaries(
         {

@@ -478,9 +478,11 @@ def test_an_orthogonal_change_of_basis_turns_the_step_along(gradients):
 def test_the_unit_of_a_tensor_changes_nothing(gradients):
     """W = c W': the gradient of W' is c G, and W' moves by d / c. Another tensor beside it does not notice."""
     results = []
-    for c in (1.0, 8.0):  # not so far that the least size binds
-        matrix, vector = parameter(10 * gradients[0] / c), parameter(gradients[1][0])
-        take_steps([matrix, vector], [[g * c, g[0]] for g in gradients], lr=1e-2)
+    start = 0.8 * gradients[0] / gradients[0].square().mean().sqrt()
+    for c in (1.0, 1.6):  # not so far that the least size binds, or the largest
+        matrix, vector = parameter(start / c), parameter(gradients[1][0])
+        take_steps([matrix, vector], [[g * c, g[0]] for g in gradients], lr=3e-4)
+        assert 1 / math.sqrt(6) < matrix.square().mean().sqrt() < 1
         results.append((matrix.detach() * c, vector.detach()))
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-12)
 

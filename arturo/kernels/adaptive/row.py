@@ -26,17 +26,17 @@ class Layout:
     """What stays the same from step to step, as long as a parameter and its state lie where they did.
 
     Attributes:
-        least, most: size of the whole parameter.
+        least: size of the whole parameter.
         native: whether C++ can reach the parameter and its state; None until a kernel has looked.
         size: what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h).
     """
 
-    __slots__ = ("_key", "_state", "grid", "least", "most", "native", "size")
+    __slots__ = ("_key", "_state", "grid", "least", "native", "size")
 
     def __init__(
-        self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None, least: float, most: float
+        self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None, least: float
     ) -> None:
-        self.grid, self.least, self.most = grid, least, most
+        self.grid, self.least = grid, least
         self.native: bool | None = None
         self.size = array("d", (-1.0, 0.0))
         self._key = _key(group, p, state)

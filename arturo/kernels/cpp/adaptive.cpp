@@ -205,16 +205,16 @@ EXPORT int32_t arturo_tiles(int32_t wide, int32_t pass, int64_t matrices, const 
 }
 
 // counted: whether this process counts a row, and not another one that has the same. columns: one for each parameter, zeros.
-EXPORT void arturo_columns(int64_t rows, const int64_t* places, const StepRow* numbers, const LearnedSums* sums,
-                           const uint8_t* counted, Column* columns) {
-    for (int64_t i = 0; i < rows; ++i) columns[places[i]] = column_of(numbers[i], sums[i], counted[i] != 0);
+EXPORT void arturo_columns(int64_t rows, const StepRow* numbers, const LearnedSums* sums, const uint8_t* counted,
+                           Column* columns) {
+    for (int64_t i = 0; i < rows; ++i) columns[numbers[i].column()] = column_of(numbers[i], sums[i], counted[i] != 0);
 }
 
 // moves: StepMoves, four vectors of as many numbers as there are rows, one after another.
-EXPORT void arturo_settle(int64_t parameters, const Column* columns, int64_t rows, const int64_t* places,
-                          const StepRow* numbers, const StepConstants* constants, Learned* known, double* moves, Outcome* outcome) {
+EXPORT void arturo_settle(int64_t parameters, const Column* columns, int64_t rows, const StepRow* numbers,
+                          const StepConstants* constants, Learned* known, double* moves, Outcome* outcome) {
     const StepMoves each = {moves, moves + rows, moves + 2 * rows, moves + 3 * rows};
-    settle(parameters, columns, rows, places, numbers, *constants, *known, each, *outcome);
+    settle(parameters, columns, rows, numbers, *constants, *known, each, *outcome);
 }
 
 // For tests: a matrix with padded rows becomes the Q of its QR decomposition.

@@ -14,20 +14,21 @@
 namespace {
 
 struct StepRow {  // Numbers of arturo/adaptive_step.py, row by row
-    double lr, decay, gain, share, least, most, entries, anchored, turned;
+    double lr, decay, gain, share, least, place, entries, anchored, turned;  // place: of the parameter, from 1
+    int64_t column() const { return int64_t(place) - 1; }
 };
 
 struct Column {  // of one parameter: what is added up over processes, then what all of them know
     double squares, S, N, MM, ME, kept, noise, missing, entries, pulled, fell;
-    double least, most, lr;
+    double least, lr;
 };
 
 struct StepConstants {  // made by `constants` of arturo/adaptive_step.py; memory: of the curvature
-    double per_lr, most_lr, exponent, rounding, freedom, fall, most_pull, least_share, window, memory;
+    double per_lr, most_lr, most_size, exponent, rounding, freedom, fall, most_pull, least_share, window, memory;
 };
 
 struct Learned {  // of all tensors together, from step to step: param_groups[0]["curvature"]
-    double numerator, denominator, k, level, steps;
+    double numerator, denominator, k, level, steps, mark;  // mark: of the parameters that the level is of
 };
 
 struct Outcome {  // StepInfo
@@ -52,30 +53,28 @@ inline Column column_of(const StepRow& row, const LearnedSums& sum, bool counted
         const double EE = on_diagonal * sum.EE;
         column = {sum.squares, sum.S, sum.S * noise_level(row.gain), on_diagonal * sum.MM + sum.pull,
                   row.gain * on_diagonal * sum.ME, row.gain * row.gain * EE, row.share * EE, sum.missing, row.entries,
-                  sum.MM, sum.ME, 0, 0, 0};
+                  sum.MM, sum.ME, 0, 0};
     }
     column.least = row.least;
-    column.most = row.most;
     column.lr = row.lr;
     return column;
 }
 
-// columns: of all parameters in their order, so that sums do not depend on which kernel took which row; places: the column of
-// each row.
-inline void settle(int64_t parameters, const Column* columns, int64_t n, const int64_t* places, const StepRow* rows,
-                   const StepConstants& c, Learned& known, const StepMoves& moves, Outcome& outcome) {
+// columns: of all parameters in their order, so that sums do not depend on which kernel took which row.
+inline void settle(int64_t parameters, const Column* columns, int64_t n, const StepRow* rows, const StepConstants& c,
+                   Learned& known, const StepMoves& moves, Outcome& outcome) {
     double largest = 0;
     for (int64_t i = 0; i < parameters; ++i)
         if (columns[i].entries > 0) largest = std::max(largest, at_most(columns[i].lr, c.most_lr));
     if (!(largest > 0)) largest = 1;  // nothing takes part: of no consequence
 
-    double B = 0, A = 0, N = 0, weighted = 0, fell = 0, pulled = 0, room = 0, skipped = 0, entries = 0;
+    double B = 0, A = 0, N = 0, weighted = 0, fell = 0, pulled = 0, room = 0, skipped = 0, entries = 0, mark = 0;
     std::vector<double> sizes(parameters), stirs(parameters), trusts(parameters);
     for (int64_t i = 0; i < parameters; ++i) {
         const Column& at = columns[i];
         const double trust = at_most((c.freedom + 1) / (c.freedom + (at.S > 0 ? at.noise / at.S : 0)), 1);
         const double pull = at.MM + trust * (2 * at.ME + trust * at.kept);
-        const double size = at_most(at_least(std::sqrt(at.squares / at_least(at.entries, 1)), at.least), at.most);
+        const double size = at_most(at_least(std::sqrt(at.squares / at_least(at.entries, 1)), at.least), c.most_size);
         const double lr = at.entries > 0 ? at_most(at.lr, c.most_lr) : 0, u = lr / largest;
         sizes[i] = size;
         stirs[i] = at.N > 0 ? at_least(at_most(c.fall * pull / at.N, 1), 0) : 0;
@@ -89,6 +88,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const i
         room += size * at.entries;
         skipped += at.missing;
         entries += at.entries;
+        mark += double(i + 1) * at.entries;
     }
 
     const double phi = at_most(at_least(A > 0 ? 1 - N / A : 0, c.least_share), 1), part = std::pow(phi, 2 * c.exponent);
@@ -98,6 +98,8 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const i
     if (seen) {
         known.numerator += c.memory * (-known.k * fell - known.numerator);
         known.denominator += c.memory * (known.k * known.k * pulled - known.denominator);
+        if (known.mark != mark) known.steps = 0;  // a level belongs to the parameters that it is of
+        known.mark = mark;
         known.level += c.window / (known.steps + c.window) * (now - known.level);
         known.steps += 1;
     }
@@ -111,7 +113,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const i
     const double spent = k > 0 ? k * k * A / B : 0;
     for (int64_t i = 0; i < n; ++i) {
         const StepRow& row = rows[i];
-        const int64_t at = places[i];
+        const int64_t at = row.column();
         const double tau = c.per_lr * at_most(row.lr, c.most_lr), reached = tau * std::sqrt(spent);
         const double spread = reached * reached * (phi + (1 - phi) / noise_level(row.gain));
         const double grown = at_most(spread, 2 * c.most_pull * reached) * stirs[at];
