@@ -1,4 +1,7 @@
-"""What people read first is true: the README quotes the code, and links, files and commands in the pages exist."""
+"""What people read first is true: the README quotes the code and the league, and links, files and commands in the pages exist.
+
+python tests/test_readme.py    # writes the README's first table anew
+"""
 
 import re
 from pathlib import Path
@@ -7,9 +10,39 @@ import pytest
 from documented import script_exists
 
 from arturo_lab.cli import COMMANDS
+from arturo_lab.tasks.catalog import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "experiments" / "LOG.md"]
+
+
+def league_table() -> str:
+    """The first table of the league without the columns that need explaining."""
+    lines = (ROOT / "results" / "league" / "league.md").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("| task | metric | steps |"))
+    rows = [
+        "| task | steps | metric | AdamW at its best | AdaArturo, untouched | AdamW's result after |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    for line in lines[first + 2 : lines.index("", first)]:
+        task, metric, steps, adamw, _, ours, _, arrival = line.strip("| ").split(" | ")
+        share = re.search(r"\((\d+)%\)", arrival)
+        after = f"{share[1]} %" if share else "never"
+        rows.append(f"| {TASKS[task].title} | {steps} | {metric} | {adamw} | {ours} | {after} |")
+    return "\n".join(rows)
+
+
+def with_league_table(page: str) -> str:
+    """The page with this table in its place."""
+    place = r"(<!-- league -->\n\n).*?(\n\n<!-- end -->)"
+    found = re.subn(place, lambda m: m[1] + league_table() + m[2], page, flags=re.DOTALL)
+    assert found[1] == 1, f"README.md has {found[1]} places for the league's table"
+    return found[0]
+
+
+def test_readme_quotes_the_league():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert league_table().count("\n") == 14 and with_league_table(page) == page, "run: python tests/test_readme.py"
 
 
 def test_readme_quotes_the_minimal_optimizer():
@@ -35,3 +68,8 @@ def test_scripts_and_commands_exist(page):
     assert [script for script in scripts if not script_exists(script, text)] == []
     commands = re.findall(r"(?:^|`)arturo ([a-z-]+)", text, re.MULTILINE)
     assert [command for command in commands if command not in COMMANDS] == []
+
+
+if __name__ == "__main__":
+    README = ROOT / "README.md"
+    README.write_text(with_league_table(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -148,7 +148,7 @@ def line(status: RunStatus) -> str:
         words = f"failed: {status.message}"
     if status.state == "finished" and status.value is not None:
         metric = TASKS[config.task].metric
-        data = "validation" if config.share.fold else "test"
+        data = "validation" if config.share.fold or config.share.validation else "test"  # of the last epoch
         words += f", {data} {metric.name} {metric.text(status.value)}"
     return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
 
