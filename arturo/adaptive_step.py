@@ -291,26 +291,26 @@ def region(
         on_diagonal = 1 - numbers.turned
         MM, ME, EE = on_diagonal * MM + pull, on_diagonal * ME, on_diagonal * EE
     N, ME, kept, noise = S * learned.noise_level(numbers.gain), numbers.gain * ME, numbers.gain**2 * EE, numbers.share * EE
-    table = torch.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell,
-                         numbers.place * numbers.entries, numbers.least, numbers.lr])  # fmt: skip
+    table = torch.stack([squares, S, N, MM, ME, kept, noise, missing, numbers.entries, pulled, fell, numbers.place,
+                         numbers.least, numbers.lr])  # fmt: skip
     if any([row.alive is not None for row in rows]):
         alive = torch.stack([info.new_ones((), dtype=torch.bool) if x is None else x for x in (row.alive for row in rows)])
         table = torch.where(alive, table, 0.0)
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(12, len(members))
+        whole = info.new_zeros(11, len(members))
         for i, row in enumerate(rows):
             if row.counted:
-                whole[:, row.number] = table[:12, i]
-        known = columns([(least_size(p), group["lr"]) for p, group in members], info, 2)
+                whole[:, row.number] = table[:11, i]
+        known = columns([(i, least_size(p), group["lr"]) for i, (p, group) in enumerate(members, 1)], info, 3)
         table, order = torch.cat([shards.total(whole), known]), places
     elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
         place_of = {place: i for i, place in enumerate(ordered)}
         order = [place_of[place] for place in places]
         back = sorted(range(len(rows)), key=places.__getitem__)
         table = torch.stack([table[:, i] for i in back], 1)
-    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, mark, least, each_lr = table
+    squares, S, N, MM, ME, kept, noise, skipped, entries, pulled, fell, place, least, each_lr = table
     trust = learned.trust(torch.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
     stir = torch.where(N > 0, learned.FALL * A / torch.where(N > 0, N, 1.0), 0.0).clamp(0.0, 1.0)
@@ -323,7 +323,8 @@ def region(
     B, A, N, weighted, fell, pulled, room = (terms * sigma).sum(1)
     if order is not None:
         sigma, trust, stir = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, trust, stir))
-    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, skipped.sum(), entries.sum(), room, mark.sum())
+    counts = skipped.sum(), entries.sum(), room, (place * entries).sum()
+    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, *counts)
 
 
 def count(rows: Sequence[AdaptiveRow]) -> None:

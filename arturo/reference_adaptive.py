@@ -183,7 +183,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
 
     >>> w = Tensor([[3.0]], {"lr": 1e-3})
     >>> done = step([w], [[[1.0]]])  # the first gradient may be noise: 0.01^(3/16) of the drift 20 lr sigma
-    >>> round(float(3.0 * (1 - 0.0004 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.06, 6), round(done.kl / done.bound, 6)
+    >>> round(float(3.0 * (1 - 0.0004 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.02, 6), round(done.kl / done.bound, 6)
     (0.421697, 1.0)
     """
     pairs = [(x, g) for x, g in zip(tensors, grads, strict=True) if g is not None and x.options["lr"] > 0]

@@ -25,7 +25,7 @@ def league_table() -> str:
         "|---|---:|---|---:|---:|---:|",
     ]
     for line in lines[first + 2 : lines.index("", first)]:
-        task, metric, steps, adamw, _, ours, _, arrival = line.strip("| ").split(" | ")
+        task, metric, steps, adamw, ours, _, arrival, _ = line.strip("| ").split(" | ")
         share = re.search(r"\((\d+)%\)", arrival)
         after = f"{share[1]} %" if share else "never"
         rows.append(f"| {TASKS[task].title} | {steps} | {metric} | {adamw} | {ours} | {after} |")

@@ -69,10 +69,10 @@ def headline_table(of: Outcome) -> Table:
         Column("metric", align="left", secondary=True),
         Column("steps", secondary=True),
         Column(f"{label(REFERENCE)}, best", key="reference"),
-        Column("with", key="settings", align="left", secondary=True),
         Column(f"{label(OURS)}, untouched", key="ours"),
         Column("difference"),
         Column("steps to AdamW's result", key="steps_to_reference"),
+        Column("AdamW's values", key="settings", align="left", secondary=True),
     )
     seeds, rows = of.league.seeds, []
     for task in of.league.tasks:
@@ -80,15 +80,15 @@ def headline_table(of: Outcome) -> Table:
         theirs, ours = (result_cell(variant(section, name), seeds, ahead(section, name, seeds)) for name in (REFERENCE, OURS))
         what = Cell(task, task), Cell(TASKS[task].metric.heading), Cell(f"{steps:,}", steps)
         tuned = settings_cell(variant(section, REFERENCE))
-        rows.append((*what, theirs, tuned, ours, versus_cell(section), steps_cell(of, task)))
+        rows.append((*what, theirs, ours, versus_cell(section), steps_cell(of, task), tuned))
     notes = [
         f"Test set, looked at once, after the last epoch: mean ± standard deviation over {seeds} seeds. {label(REFERENCE)} was "
         f"tuned on each task in two ways, {of.league.trials} short trials of lr, betas and decay, and "
         f"{len(REFERENCE_RATES)} lr from {REFERENCE_RATES[0]:g} to {REFERENCE_RATES[-1]:g} at full length; what is better on "
         f"validation data stands here. {label(OURS)} has its defaults everywhere; both train for the same number of steps. The "
         f"difference is taken seed by seed, plus is better for {label(OURS)}, ± half of its 95 % t-interval; p is of a paired "
-        f"t-test, and not below what so few seeds can carry. Bold: better with each of the {seeds} seeds. {DIVERGED} Last "
-        f"column: after how many steps, in percent of all steps, {label(OURS)} is first as good on validation data as "
+        f"t-test, and not below what so few seeds can carry. Bold: better with each of the {seeds} seeds. {DIVERGED} Steps "
+        f"to AdamW's result: after how many, in percent of all steps, {label(OURS)} is first as good on validation data as "
         f"{label(REFERENCE)} after its last one; measured after every epoch, the median over the seeds.",
         f"{label(OURS)}'s constants were chosen on validation folds of some of these tasks, the byte transformer, the small "
         "ResNet and digits at batch size 1 among them, which favours it there (experiments/LOG.md).",
