@@ -173,6 +173,7 @@ class AdaArturo(TrustRegionOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._layouts.clear()  # they hold the state that a load replaces
         for group in self.param_groups[:1]:
             known = group["curvature"]
             new = 6 - len(known)  # saved before noise had a level, or that a mark

@@ -1,7 +1,9 @@
 """AdaArturo where numbers leave their range, and where tensors are not where they are expected."""
 
+import copy
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -82,6 +84,16 @@ def test_the_size_of_weights_that_somebody_changed_is_taken_anew(edit, flags, sh
         assert torch.equal(kept, anew) and keeping.last_step == forgetting.last_step
         squares = keeping._layouts[kept].size[0]
         assert squares == pytest.approx(kept.detach().double().square().sum().item(), rel=1e-5)
+
+
+def test_a_load_frees_the_state_it_replaces():
+    p = Parameter(torch.ones(8, 8))
+    optimizer = AdaArturo([p])
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    old = weakref.ref(optimizer.state[p]["M"])
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert old() is None
 
 
 @needs_extension
