@@ -21,6 +21,7 @@ from torch import Tensor
 from arturo import adaptive_state, kronecker, sharding
 from arturo.adaptive_state import grid_of, least_size
 from arturo.kernels import native
+from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.choice import kernels
 from arturo.kernels.adaptive.row import AdaptiveRow, Layout
 from arturo.kernels.batch import sum_dtype
@@ -116,24 +117,14 @@ def take_step(
         known = curvature.to(info) if isinstance(curvature, Tensor) else info.new_tensor(curvature)
         moves = settle(rows, sums, info, known, memory, shards, members)
         curvature = tuple(known.tolist()) if on_host else known
-    draw_in(rows, moves.anchor)
-    # M += gain E;  mu <- keep mu - length Q_L (M / s) Q_R^T
+    # M += gain E;  step = Q_L (M / s) Q_R^T;  mu <- keep (mu - pull (mu - start)) - length step, pulled where it moves
     first = 0
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
-        kernel.move(moves.keep[here], moves.length[here], moves.gain[here])
+        kernel.move(Moves(*[numbers[here] for numbers in moves]))
     count(rows)
     known_missing = info.is_cpu and not any([row.group["capturable"] for row in rows]) and bool(info[-1] > 0)
     return known_missing, curvature
-
-
-class Moves(NamedTuple):
-    """What the kernels' moves need, a number for each row: a tensor of each on a device, an array on the host."""
-
-    keep: Any
-    length: Any
-    gain: Any
-    anchor: Any
 
 
 def constants(memory: float) -> array[float]:
@@ -215,19 +206,7 @@ def settle(
     last = where(at.entries > 0, k, past[2])
     torch.stack([x.to(info.dtype) for x in outcome], out=info)
     known.copy_(torch.stack([*bends, last, *level]))
-    return Moves(where(numbers.anchored > 0, keep * anchors, keep), tau * k * at.sigma, numbers.gain * at.trust, anchors)
-
-
-def draw_in(rows: Sequence[AdaptiveRow], anchors: Any) -> None:
-    """Tensors towards their start: mu <- start + anchor (mu - start). Matrices shrink as they move."""
-    for row, anchor in zip(rows, anchors, strict=True):
-        if row.start is None:
-            continue
-        if not isinstance(anchor, Tensor):
-            row.mean.lerp_(row.start, 1 - anchor)
-            continue
-        drawn = torch.lerp(row.mean, row.start, (1 - anchor).to(row.mean))
-        row.mean.copy_(drawn if row.alive is None else torch.where(row.alive, drawn, row.mean))
+    return Moves(keep, 1 - anchors, tau * k * at.sigma, numbers.gain * at.trust)
 
 
 class Numbers(NamedTuple):
@@ -240,7 +219,6 @@ class Numbers(NamedTuple):
     least: Tensor  # size
     place: Tensor  # among all parameters, from 1
     entries: Tensor
-    anchored: Tensor  # 1, of a vector 0
     turned: Tensor  # 1, on the diagonal 0
 
     @classmethod
@@ -252,7 +230,7 @@ def line_of(row: AdaptiveRow) -> tuple[Any, ...]:
     """:class:`Numbers` of one row: struct StepRow of cpp/settle.h."""
     group, layout = row.group, row.layout
     numbers = group["lr"], group["weight_decay"], row.gain, row.share, layout.least, row.number + 1
-    return *numbers, row.mean.numel(), row.start is None, row.grid is not None
+    return *numbers, row.mean.numel(), row.grid is not None
 
 
 class Region(NamedTuple):

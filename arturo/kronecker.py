@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 TALL = 8  # rows per column beyond which a matrix is an embedding or an output layer: its rows come and go, and stay unturned
 LEAST_PART = 4  # a long side is cut only where some divisor is at least a fourth of the block; it stays unturned otherwise
 RIDGE = 1e-5  # of a factor's largest diagonal entry: above the rounding errors of float32
+CLEAN = 32  # times the precision: smaller entries of a basis are rounding errors
 BASIS_BETA = 0.97  # averaging constant of the factors
 COUNTED_EVERY = 5  # steps between two products of a tile's innovation for its factors: the products are a third of the cost
 REFRESHED_EARLY = (2, 5)  # steps at which a basis is refreshed besides every so many: the first gradients say little
@@ -140,7 +141,18 @@ def first_basis(factor: Tensor) -> Tensor:
         Q: Tensor = torch.linalg.eigh(known * values.unsqueeze(-2) @ known.mT - null @ fixed @ null)[1].flip(-1)
     except RuntimeError:  # torch.linalg.LinAlgError is one, and is not typed
         Q = torch.linalg.qr(scaled)[0]
-    return Q.to(factor.dtype)
+    return cleaned(Q.to(factor.dtype))
+
+
+def cleaned(Q: Tensor) -> Tensor:
+    """A basis without rounding errors: a row that no gradient has reached is a direction by itself, exactly.
+
+    Example:
+        >>> cleaned(torch.tensor([[1.0, 1e-7], [-1e-7, 1.0]]))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    return torch.where(Q.abs() < CLEAN * torch.finfo(Q.dtype).eps, 0.0, Q)
 
 
 def ridged(factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,27 +162,28 @@ def ridged(factor: Tensor) -> tuple[Tensor, Tensor]:
     return matrix.gather(-1, order.unsqueeze(-2).expand_as(factor)), order
 
 
-def orthogonal(x: Tensor) -> Tensor:
-    """Q of x = Q R."""
-    Q: Tensor = torch.linalg.qr(x)[0]
-    return Q
+def orthogonal(x: Tensor, known: Tensor) -> Tensor:
+    """Q of x = Q R. ``known`` tells the columns that have a variance: rows that are 0 in all of them come last.
+
+    No gradient has reached these rows: padding, words that have not occurred, pixels that are always black. The reflections
+    of the others leave them alone, so that each stays a direction by itself, exactly, and its part of every step is 0.
+    """
+    last = (x * known.unsqueeze(-2) == 0).all(-1).to(torch.uint8)
+    order = last.argsort(dim=-1, stable=True).unsqueeze(-1).expand_as(x)
+    Q: Tensor = torch.linalg.qr(x.gather(-2, order))[0]
+    return torch.empty_like(Q).scatter_(-2, order, Q)
 
 
-def next_basis(
-    factor: Tensor,
-    Q: Tensor,
-    ridged: Callable[[Tensor], tuple[Tensor, Tensor]] = ridged,
-    orthogonal: Callable[[Tensor], Tensor] = orthogonal,
-) -> tuple[Tensor, Tensor, Tensor]:
+def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""One orthogonal iteration, :math:`Q \leftarrow \mathrm{qr}((L + \delta I) Q)`, columns sorted by their variance first.
 
     ``factor`` is :math:`Q^T L Q`. The ridge :math:`\delta`, a small part of the largest variance, leaves directions that no
     gradient has as they are; without it rounding would turn them. Returns the new basis, the rotation :math:`S = Q^T Q_{new}`
-    that takes what is kept from the old one to the new one, and the order of the columns before the iteration. ``ridged`` and
-    ``orthogonal`` may be faster forms of the functions above.
+    that takes what is kept from the old one to the new one, and the order of the columns before the iteration.
     """
     matrix, order = ridged(factor)
-    new = orthogonal(Q @ matrix)
+    variances = factor.diagonal(dim1=-2, dim2=-1)
+    new = orthogonal(Q @ matrix, variances.gather(-1, order) > 0)
     return new, Q.mT @ new, order
 
 

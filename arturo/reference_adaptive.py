@@ -20,6 +20,7 @@ where s^2 is the noise of the gradient along a column of Q, sigma the tensor's s
     5. learns one curvature zeta: the model's Hessian is zeta Sigma^-1, so the innovation after a step d should be zeta
        Sigma^-1 d. The step goes at most twice as far as to the optimum of this model, beyond which its loss would rise;
     6. pulls matrices in by what the step would make them grow; steps along filtered noise add up over the filter's memory.
+       Entries that no gradient has reached stay where they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class Block:
         self.Q_L, self.Q_R = np.eye(a), np.eye(b)
         self.r = np.zeros(a * b)  # along the columns of Q
         self.E, self.M_before = np.zeros((a, b)), np.zeros((a, b))  # innovation of this step, and what it is one of
+        self.reached = np.zeros((a, b), dtype=bool)  # by any gradient
 
     @property
     def Q(self) -> Array:
@@ -165,7 +167,18 @@ class Tensor:
             surprise = (1.0 if t == 1 else max(1 - K, 1e-3)) * float(np.sum((block.Q.T @ E.ravel()) ** 2 / s) / np.sum(s))
             block.E, block.M_before = E, block.M
             block.M = block.M + K * min(1.0, (o["freedom"] + 1) / (o["freedom"] + surprise)) * E
+            block.reached |= g != 0
         return skipped
+
+    def moves(self) -> npt.NDArray[np.bool_]:
+        """The entries that steps move: those that a gradient has reached, and where Q turns their rows and columns."""
+        moves = np.zeros(self.w.shape, dtype=bool)
+        for block in self.blocks:
+            reached = block.reached
+            if not self.diagonal:
+                reached = reached.any(1, keepdims=True) & reached.any(0, keepdims=True)
+            moves[block.rows, block.columns] = reached
+        return moves
 
 
 class Step(NamedTuple):
@@ -250,7 +263,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
         length = x.options["per_lr"] * x.step_lr * np.sqrt(spent)
         grown = stir * min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.7 * length)
         origin = x.start if x.vector else 0.0
-        x.w = origin + (x.w - origin) * np.sqrt(max(1 - grown, 0.0))
+        x.w = np.where(x.moves(), origin + (x.w - origin) * np.sqrt(max(1 - grown, 0.0)), x.w)
         x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d

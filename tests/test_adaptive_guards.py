@@ -179,3 +179,48 @@ def test_networks_that_take_turns_do_not_stop_each_other(scale):
     with torch.no_grad():
         losses = [(tower(x) - y).square().mean().item() for tower in towers]
     assert max(losses) < 2 * min(losses) and max(losses) < 0.35, losses
+
+
+KINDS = {
+    "native": {},
+    "eager": {"foreach": False},
+    "foreach": {"foreach": True},
+    "bfloat16": {"state_dtype": torch.bfloat16},
+    "diagonal": {"covariance": "diagonal"},
+    "diagonal, eager": {"covariance": "diagonal", "foreach": False},
+    "diagonal, foreach": {"covariance": "diagonal", "foreach": True},
+    "diagonal, bfloat16": {"covariance": "diagonal", "state_dtype": torch.bfloat16},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_no_gradient_reaches_stays(kind, dtype):
+    """Padding, words that do not occur, inputs that are always 0: every bit of them, as with AdamW. Late words do move."""
+    torch.manual_seed(0)
+    words = torch.nn.Embedding(40, 24, padding_idx=3, dtype=dtype)
+    head = torch.nn.Linear(24 + 8, 40, dtype=dtype)
+    before = words.weight.detach().clone(), head.weight.detach().clone()
+    optimizer = AdaArturo([*words.parameters(), *head.parameters()], lr=3e-3, refresh=4, **KINDS[kind])
+    black = torch.zeros(16, 8, dtype=dtype)
+    for t in range(60):
+        x = torch.randint(6, 20 if t < 30 else 40, (16,))  # 0, 1, 2, 4, 5 never
+        x[::4] = 3
+        loss = torch.nn.functional.cross_entropy(head(torch.cat([words(x), black], 1)).float(), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert torch.equal(words.weight[:6], before[0][:6]) and (words.weight[3] == 0).all()
+    assert torch.equal(head.weight[:, 24:], before[1][:, 24:])
+    assert (words.weight[6:] != before[0][6:]).any(1).all() and (head.weight[:, :24] != before[1][:, :24]).any(0).all()
+
+
+def test_weight_decay_reaches_everything():
+    """As AdamW's does: it is the anchor that leaves weights without gradients alone."""
+    p = torch.nn.Parameter(torch.ones(8, 8))
+    optimizer = AdaArturo([p], lr=1e-2, weight_decay=0.1)
+    for t in range(10):
+        p.grad = noise(p, t)
+        p.grad[2] = 0
+        optimizer.step()
+    torch.testing.assert_close(p[2].detach(), torch.full((8,), (1 - 1e-3) ** 10))

@@ -183,14 +183,14 @@ def test_turned_gradients_do_not_turn_a_diagonal_step():
 @settings(max_examples=10, deadline=None)
 @given(seeds, st.permutations(range(5)))
 def test_kronecker_is_diagonal_where_the_factors_are(seed, order):
-    """One entry in each row and column: E E^T and E^T E are diagonal, and the bases permutations.
+    """One entry in each row and column: E E^T and E^T E are diagonal, and the bases permutations. The other weights are 0.
 
     Directions that no gradient has count a little in a turned tile (FLOOR); without that the two are the same to rounding
     (which eps keeps from counting as noiseless gradients).
     """
     generator = torch.Generator().manual_seed(seed)
     pattern = torch.eye(5, dtype=torch.float64)[list(order)]
-    start = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    start = pattern * torch.randn(5, 5, generator=generator, dtype=torch.float64)  # what no gradient reaches has no anchor
     params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learned, "FLOOR", 0.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from arturo.kernels import compiled, native
-from arturo.kernels.adaptive import eager
+from arturo.kernels.adaptive import Moves, eager
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
@@ -37,13 +37,12 @@ class Compiled:
             found.append(_run(_observe, *flat, row.alive, *_numbers(row, numbers)))
         return eager.joined(found)
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
-        for row, flat, *numbers in zip(self.rows, self.flat, keep, length, gain, strict=True):
+    def move(self, moves: Moves) -> None:
+        for row, flat, *numbers in zip(self.rows, self.flat, *moves, strict=True):
             if flat is None:
-                eager.move(row, *numbers)
+                eager.move(row, Moves(*numbers))
                 continue
-            grad, mean, M, r, _ = flat
-            _run(_move, grad, mean, M, r, row.alive, *_numbers(row, (row.group["eps"], *_sign_and_limit(row), *numbers)))
+            _run(_move, *flat, row.alive, *_numbers(row, (row.group["eps"], *_sign_and_limit(row), *numbers)))
             if row.mean.dtype != row.param.dtype:
                 row.param.copy_(row.mean)
 
@@ -90,14 +89,15 @@ def _innovation(grad: Tensor, M: Tensor, alive: Tensor | None, sign: Tensor, lim
 
 
 def _move(
-    grad: Tensor, mean: Tensor, M: Tensor, r: Tensor, alive: Tensor | None,
-    eps: Tensor, sign: Tensor, limit: Tensor, keep: Tensor, length: Tensor, gain: Tensor,
+    grad: Tensor, mean: Tensor, M: Tensor, r: Tensor, start: Tensor | None, alive: Tensor | None,
+    eps: Tensor, sign: Tensor, limit: Tensor, keep: Tensor, pull: Tensor, length: Tensor, gain: Tensor,
 ) -> None:  # fmt: skip
     new_M = M + gain * _innovation(grad, M, alive, sign, limit)[0]
     step = new_M / _scale(r, eps)
     step = step if alive is None else torch.where(alive, step, 0.0)
     M.copy_(new_M)
-    mean.copy_(mean * keep - step * length)
+    away = mean if start is None else mean - start
+    mean.copy_((mean - torch.where(step != 0, pull * away, 0.0)) * keep - step * length)
 
 
 def _scale(r: Tensor, eps: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
@@ -21,8 +22,8 @@ class Eager:
     def observe(self) -> Tensor:
         return observe_all(observe, self.rows)
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
-        move_all(move, self.rows, keep, length, gain)
+    def move(self, moves: Moves) -> None:
+        move_all(move, self.rows, moves)
 
 
 def observe_all(observe: Callable[[AdaptiveRow], Tensor], rows: Sequence[AdaptiveRow]) -> Tensor:
@@ -31,10 +32,10 @@ def observe_all(observe: Callable[[AdaptiveRow], Tensor], rows: Sequence[Adaptiv
     return joined([some[0] if len(some) == 1 else torch.stack(some).sum(0) for some in parts])
 
 
-def move_all(move: Callable[..., None], rows: Sequence[AdaptiveRow], *numbers: Any) -> None:
-    for row, *own in zip(rows, *numbers, strict=True):
+def move_all(move: Callable[[AdaptiveRow, Moves], None], rows: Sequence[AdaptiveRow], moves: Moves) -> None:
+    for row, *own in zip(rows, *moves, strict=True):
         for band in row.bands():
-            move(band, *own)
+            move(band, Moves(*own))
 
 
 def observe(row: AdaptiveRow) -> Tensor:
@@ -69,21 +70,21 @@ def sums(row: AdaptiveRow, terms: Sequence[Tensor], missing: Tensor, pull: Tenso
     return torch.stack([*(x.sum(dtype=dtype) for x in (away.square(), *terms)), missing.to(dtype), last])
 
 
-def move(row: AdaptiveRow, keep: Any, length: Any, gain: Any) -> None:
-    M = row.read("M")
+def move(row: AdaptiveRow, own: Moves) -> None:
+    M, gain = row.read("M"), own.gain
     E, _, _ = innovation(row, M)
     M = M + E.mul_(gain.to(E) if isinstance(gain, Tensor) else gain)
     row.write("M", M)
-    shift(row, M / row.noise_scale(), keep, length)
+    shift(row, M / row.noise_scale(), own)
 
 
-def shift(row: AdaptiveRow, step: Tensor, keep: Any, length: Any) -> None:
-    """mean <- keep mean - length step, and the parameter after it."""
+def shift(row: AdaptiveRow, step: Tensor, own: Moves) -> None:
+    """mean <- keep (mean - pull (mean - start)) - length step, and the parameter after it. Where the step is 0 nothing pulls."""
+    keep, pull, length, _ = (x.to(step) if isinstance(x, Tensor) else x for x in own)
     if row.alive is not None:
         step = torch.where(row.alive, step, 0.0)
-    if isinstance(keep, Tensor):
-        keep, length = keep.to(row.mean.device), length.to(row.mean.device)
-    row.mean.mul_(keep).sub_(step.mul_(length))
+    away = row.mean if row.start is None else row.mean - row.start
+    row.mean.sub_(torch.where(step != 0, away * pull, 0.0)).mul_(keep).sub_(step.mul_(length))
     if row.mean.dtype != row.param.dtype:
         row.param.copy_(row.mean)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arturo.kernels.adaptive import eager
+from arturo.kernels.adaptive import Moves, eager
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.batch import sum_dtype
 from arturo.kernels.eager import follow_parameter
@@ -30,11 +30,11 @@ class Foreach:
         found = [_observe(rows) for rows in self.lists]
         return torch.cat([x.to(found[0].device) for x in found])
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
+    def move(self, moves: Moves) -> None:
         first = 0
         for rows in self.lists:
             here = slice(first, first := first + len(rows))
-            _move(rows, keep[here], length[here], gain[here])
+            _move(rows, Moves(*[numbers[here] for numbers in moves]))
 
 
 def _lists(rows: Sequence[AdaptiveRow]) -> Iterator[list[AdaptiveRow]]:
@@ -112,18 +112,25 @@ def _noise_scales(rows: list[AdaptiveRow]) -> list[Tensor]:
     return list(s)
 
 
-def _move(rows: list[AdaptiveRow], keep: Any, length: Any, gain: Any) -> None:
+def _move(rows: list[AdaptiveRow], own: Moves) -> None:
     E, _, _ = _innovations(rows)
     M, mean = [row.state["M"] for row in rows], [row.mean for row in rows]
-    torch._foreach_mul_(E, _each(gain, mean[0]))
+    keep, pull, length, gain = (_each(x, mean[0]) for x in own)
+    torch._foreach_mul_(E, gain)
     torch._foreach_add_(M, E)
     step = torch._foreach_div(M, _noise_scales(rows))
     if rows[0].alive is not None:
-        for row, x, *numbers in zip(rows, step, keep, length, strict=True):
-            eager.shift(row, x, *numbers)
+        for row, x, *numbers in zip(rows, step, *own, strict=True):
+            eager.shift(row, x, Moves(*numbers))
         return
-    torch._foreach_mul_(mean, _each(keep, mean[0]))
-    torch._foreach_mul_(step, _each(length, mean[0]))
+    pulls = torch._foreach_sign(step)
+    torch._foreach_abs_(pulls)  # 1, or 0 where the step is 0
+    torch._foreach_mul_(pulls, pull)
+    away = mean if rows[0].start is None else list(torch._foreach_sub(mean, [row.state["start"] for row in rows]))
+    torch._foreach_mul_(pulls, away)
+    torch._foreach_sub_(mean, pulls)
+    torch._foreach_mul_(mean, keep)
+    torch._foreach_mul_(step, length)
     torch._foreach_sub_(mean, step)
     for row in rows:
         if row.mean.dtype != row.param.dtype:

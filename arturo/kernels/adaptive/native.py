@@ -6,12 +6,13 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from arturo.kernels import native
+from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.row import AdaptiveRow
 
 OBSERVE, MOVE = range(2)
@@ -42,14 +43,14 @@ class Native:
     def observe(self) -> Tensor:
         return self._call(OBSERVE)
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
-        self._call(MOVE, *(array("d", x.tolist()) for x in (keep, length, gain)))
+    def move(self, moves: Moves) -> None:
+        self._call(MOVE, *(array("d", x.tolist()) for x in moves))
 
     def _call(self, which: int, *numbers: array[float]) -> Tensor:
         sums = torch.empty(len(self.rows), 7, dtype=torch.float64, device="cpu")
         threads, at = torch.get_num_threads(), 0
         for some in self.records:
-            addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0]
+            addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0, 0]
             native.library().arturo_learned(
                 ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
                 *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 56 * at),

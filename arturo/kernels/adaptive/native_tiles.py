@@ -5,22 +5,21 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from arturo import kronecker
 from arturo.kernels import native
-from arturo.kernels.adaptive import tiles
+from arturo.kernels.adaptive import Moves, tiles
 from arturo.kernels.adaptive.native import Records
 from arturo.kernels.adaptive.row import ROUNDINGS, AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
 
 OBSERVE, MOVE = range(2)
-_RECORD = struct.Struct("=9Q8q13d")  # struct TiledMatrix of cpp/tiles.h
-_MOVED, _MOVED_AT = struct.Struct("=2d"), _RECORD.size - 16  # keep and length, its last fields
+_RECORD = struct.Struct("=9Q8q14d")  # struct TiledMatrix of cpp/tiles.h
+_MOVED, _MOVED_AT = struct.Struct("=3d"), _RECORD.size - 24  # keep, pull and length, its last fields
 
 
 def takes(row: AdaptiveRow) -> bool:
@@ -60,8 +59,8 @@ class NativeTiles:
     def observe(self) -> Tensor:
         return self._call(OBSERVE)
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
-        numbers = zip(keep.tolist(), length.tolist(), strict=True)
+    def move(self, moves: Moves) -> None:
+        numbers = zip(moves.keep.tolist(), moves.pull.tolist(), moves.length.tolist(), strict=True)
         for some in self.records:
             for i, number in zip(range(some.rows), numbers, strict=False):
                 _MOVED.pack_into(some.packed, i * _RECORD.size + _MOVED_AT, *number)
@@ -104,7 +103,7 @@ class NativeTiles:
                     mean_s, grid.tiles, grid.columns, grid.height, grid.width, *_turns(due, grid.tiles),
                     *_turns(counted, grid.tiles), kronecker.RIDGE, learned.factor_weight(kronecker.BASIS_BETA, t, steps),
                     row.gain, row.share, row.weight, group["eps"], row.sure, learned.FLOOR, learned.FREEDOM,
-                    -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0,
+                    -1.0 if group["maximize"] else 1.0, row.limit, 0.0, 0.0, 0.0,
                 )  # fmt: skip
                 mean_s += 8 * grid.tiles
             found.append(Records(wide, len(rows), packed))

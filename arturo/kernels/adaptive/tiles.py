@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from arturo import kronecker
-from arturo.kernels.adaptive import eager
+from arturo.kernels.adaptive import Moves, eager
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.kernels.eager import follow_parameter
 from arturo.surrogates import learned
@@ -22,8 +20,8 @@ class Tiles:
     def observe(self) -> Tensor:
         return eager.observe_all(observe, self.rows)
 
-    def move(self, keep: Any, length: Any, gain: Any) -> None:
-        eager.move_all(move, self.rows, keep, length)
+    def move(self, moves: Moves) -> None:
+        eager.move_all(move, self.rows, moves)
 
 
 def observe(row: AdaptiveRow) -> Tensor:
@@ -32,7 +30,6 @@ def observe(row: AdaptiveRow) -> Tensor:
     assert grid is not None
     if row.mean.dtype != row.param.dtype:
         follow_parameter(row.mean, row.param, row.alive)
-    M, r = grid.view(row.read("M")), grid.view(row.read("r"))
     tiles = kronecker.to_tiles(row.gradient(), grid)
     seen = (tiles.abs() <= row.limit).all(-1, keepdim=True).all(-2, keepdim=True)
     missing = (seen.numel() - seen.sum()) * grid.height * grid.width
@@ -41,6 +38,7 @@ def observe(row: AdaptiveRow) -> Tensor:
         begin(row, tiles)
     else:
         refresh(row)
+    M, r = grid.view(row.read("M")), grid.view(row.read("r"))  # in the new bases
     E = torch.where(seen, kronecker.turn(tiles, *bases(row)) - M, 0.0)
     follow_factors(row, E.flatten(0, 1), seen.flatten(0, 1))
     new = torch.lerp(r, E.square().mul_(row.share), row.weight)
@@ -53,12 +51,12 @@ def observe(row: AdaptiveRow) -> Tensor:
     return eager.sums(row, before, missing, M / s * M)
 
 
-def move(row: AdaptiveRow, keep: Any, length: Any) -> None:
+def move(row: AdaptiveRow, own: Moves) -> None:
     grid = row.grid
     assert grid is not None
     tiles = grid.view(row.read("M") / row.noise_scale())
     step = kronecker.from_tiles(kronecker.turn_back(tiles, *bases(row)), row.mean.shape)
-    eager.shift(row, step, keep, length)
+    eager.shift(row, step, own)
 
 
 def first_tile(row: AdaptiveRow) -> int:

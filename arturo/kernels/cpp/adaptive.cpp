@@ -27,7 +27,7 @@ struct Block {
     const LearnedTensor* tensor;
     int64_t offset, size;
     bool squares;               // to add up the squares of the mean
-    double keep, length, gain;  // of a move
+    double keep, pull, length, gain;  // of a move
 };
 
 // A template cannot be cloned for an instruction set, these can.
@@ -40,7 +40,7 @@ struct Block {
     CLONES LearnedSums pass_tile(TilePass pass, const TiledMatrix& m, int64_t number, const Buffers<T>& at) {            \
         return tile_pass<T>(pass, m, number, at);                                                                        \
     }                                                                                                                    \
-    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n); }
+    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n, n); }
 PASSES(float)
 PASSES(double)
 #undef PASSES
@@ -75,7 +75,7 @@ LearnedSums work(Pass pass, const Block& block) {
     constexpr int STRETCH = half ? CHUNK : int(BLOCK);  // buffers are short; otherwise fewer calls
     const LearnedTensor& tensor = *block.tensor;
     const double anticipation = ROUNDED ? 0 : anticipated(tensor.gain);  // rounding twice would lose digits
-    const LearnedNumbers<T> k(tensor, block.keep, block.length,
+    const LearnedNumbers<T> k(tensor, block.keep, block.pull, block.length,
                               pass == OBSERVE ? anticipation : (block.gain - anticipation) / (1 - anticipation));
     LearnedSums sums = {0, 0, 0, 0, 0, 0, 0};
     T widened[half ? CHUNK : 1];
@@ -123,10 +123,10 @@ constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
 
 }  // namespace
 
-// format: an entry of FORMATS; pass: 0 observe, 1 move, with keep, length and gain of every tensor. out: LearnedSums per tensor.
+// format: an entry of FORMATS; pass: 0 observe, 1 move, with the numbers of StepMoves for every tensor. out: LearnedSums per tensor.
 // Squares of a mean that is as its last move left it are known; a move that keeps them adds them up, another one does not.
 EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const LearnedTensor* list, const double* keeps,
-                           const double* lengths, const double* gains, int32_t threads, double* out) {
+                           const double* pulls, const double* lengths, const double* gains, int32_t threads, double* out) {
     const auto function = FORMATS.begin()[format];
     const auto sampled = format == WIDE ? sample<double> : sample<float>;
     LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
@@ -151,9 +151,10 @@ EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const 
             }
             const int64_t size = left < BLOCK ? left : BLOCK;
             if (pass == MOVE)
-                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), keeps[tensor], lengths[tensor], gains[tensor]});
+                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), keeps[tensor], pulls[tensor], lengths[tensor],
+                                  gains[tensor]});
             else
-                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), 0, 0, 0});
+                blocks.push_back({list + tensor, offset, size, bool(adds[tensor]), 0, 0, 0, 0});
             entries += blocks.back().size;
             offset += BLOCK;
         }

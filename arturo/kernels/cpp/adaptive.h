@@ -2,8 +2,8 @@
 // themselves. tiles.h has those for tensors that are turned.
 //
 // observe: r += w (share E^2 - r) with E = g - M, and sums, from which follows how far E is trusted; M += gain E as if that were
-// in full. move: where it is not, the gradient is read again and M corrected; mean = keep mean - length M / s, and the squares of
-// the new mean, which the next observe then need not read. s is never stored: a root costs less than four bytes of traffic. 36
+// in full. move: where it is not, the gradient is read again and M corrected; the mean moves by M / s, and the squares of the new
+// mean follow, which the next observe then need not read. s is never stored: a root costs less than four bytes of traffic. 36
 // bytes per weight, 44 where M is corrected. Nothing is prefetched by hand: the loops wait for memory, and the processor's own
 // prefetching does better.
 
@@ -39,13 +39,13 @@ inline double anticipated(double gain) { return gain <= 0.5 ? gain : 0; }
 
 template <class T>
 struct LearnedNumbers {
-    T gain, share, weight, rest, eps, sure, sign, limit, keep, length;
+    T gain, share, weight, rest, eps, sure, sign, limit, keep, pull, length;
     T filter;   // the part of g - M that is added to M
     bool late;  // the newest counts most: interpolate from there, as torch.lerp does
     template <class Step>  // a LearnedTensor, or another record with these fields
-    LearnedNumbers(const Step& t, double keep_, double length_, double filter_)
+    LearnedNumbers(const Step& t, double keep_, double pull_, double length_, double filter_)
         : gain(t.gain), share(t.share), weight(t.weight), rest(T(1) - T(t.weight)), eps(t.eps), sure(t.sure), sign(t.sign),
-          limit(t.limit), keep(keep_), length(length_), filter(filter_), late(T(t.weight) >= T(0.5)) {}
+          limit(t.limit), keep(keep_), pull(pull_), length(length_), filter(filter_), late(T(t.weight) >= T(0.5)) {}
 };
 
 template <class T>
@@ -187,10 +187,16 @@ uint64_t sample_of(const T* mean, int64_t size) {
     return sample;
 }
 
-template <bool FILTER, class T>
+// The anchor pulls what is ``away`` from its start; not where the step is 0: what no gradient has reached stays.
+template <class T>
+INLINE T moved(T mean, T away, T step, T keep, T pull, T length) {
+    return (mean - (step != T(0) ? pull : T(0)) * away) * keep - step * length;
+}
+
+template <bool FILTER, bool START, class T>
 INLINE void move_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& numbers) {
     const LearnedNumbers<T> k = numbers;
-    const T *__restrict grad_ = t.grad, *__restrict r_ = t.r;
+    const T *__restrict grad_ = t.grad, *__restrict r_ = t.r, *__restrict start_ = t.start;
     T *__restrict mean_ = t.mean, *__restrict M_ = t.M;
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
@@ -199,19 +205,24 @@ INLINE void move_loop(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& 
             const T g = grad_[i], innovation = k.sign * g - M;
             M_[i] = M = M + k.filter * (std::fabs(g) <= k.limit ? innovation : T(0));
         }
-        mean_[i] = mean_[i] * k.keep - M / noise_scale(r_[i], k.eps) * k.length;
+        const T mean = mean_[i], step = M / noise_scale(r_[i], k.eps);
+        mean_[i] = moved(mean, START ? mean - start_[i] : mean, step, k.keep, k.pull, k.length);
     }
 }
 
 template <class T>
 INLINE void move_learned(const LearnedChunk<T>& t, int n, const LearnedNumbers<T>& k) {
-    k.filter == 0 ? move_loop<false>(t, n, k) : move_loop<true>(t, n, k);
+    if (t.start)
+        k.filter == 0 ? move_loop<false, true>(t, n, k) : move_loop<true, true>(t, n, k);
+    else
+        k.filter == 0 ? move_loop<false, false>(t, n, k) : move_loop<true, false>(t, n, k);
 }
 
-INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
+template <bool START>
+INLINE void move_rounded_loop(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& numbers) {
     const LearnedNumbers<float> k = numbers;
     const Draws for_M = draws(kept.key, 0);
-    const float* __restrict grad_ = t.grad;
+    const float *__restrict grad_ = t.grad, *__restrict start_ = t.start;
     const uint16_t *__restrict spread_ = kept.spread, *__restrict r_ = kept.r;
     uint16_t* __restrict M_ = kept.M;
     float* __restrict mean_ = t.mean;
@@ -220,8 +231,13 @@ INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, 
         const float g = grad_[i], M = Brain::load(M_[i]), innovation = k.sign * g - M;
         const float E = std::fabs(g) <= k.limit ? innovation : 0.0f, new_M = M + k.filter * E;
         M_[i] = round_up_or_down(new_M, spread_[i], for_M);
-        mean_[i] = mean_[i] * k.keep - new_M / noise_scale(Brain::load(r_[i]), k.eps) * k.length;
+        const float mean = mean_[i], step = new_M / noise_scale(Brain::load(r_[i]), k.eps);
+        mean_[i] = moved(mean, START ? mean - start_[i] : mean, step, k.keep, k.pull, k.length);
     }
+}
+
+INLINE void move_rounded(const Kept& kept, const LearnedChunk<float>& t, int n, const LearnedNumbers<float>& k) {
+    t.start ? move_rounded_loop<true>(kept, t, n, k) : move_rounded_loop<false>(kept, t, n, k);
 }
 
 }  // namespace

@@ -112,14 +112,18 @@ INLINE void factorise(T* V, int rows, T (*factor)[PANEL]) {
     }
 }
 
-// A, n x n with padded rows, becomes Q.
+// A, n x n with padded rows, becomes Q. Rows that are 0 in the first ``known`` columns, those with a variance, come last: no gradient
+// has reached them, and the reflections of the others leave them alone.
 template <class T>
-INLINE void orthogonal(T* A, int n) {
+INLINE void orthogonal(T* A, int n, int known) {
     const int side = int(padded(n)), panels = side / PANEL;
     std::vector<T> work(size_t(side) * side), stored(size_t(side) * side), both(size_t(2 * PANEL) * side);
     std::vector<Panel<T>> list(panels);
-    for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) work[size_t(i) * side + j] = A[size_t(i) * side + j];
+    std::vector<int64_t> rows_of(n);
+    std::iota(rows_of.begin(), rows_of.end(), int64_t(0));
+    const auto reached = [=](int64_t i) { return std::any_of(A + i * side, A + i * side + known, [](T x) { return x != T(0); }); };
+    std::stable_partition(rows_of.begin(), rows_of.end(), reached);
+    for (int i = 0; i < n; ++i) std::copy_n(A + rows_of[i] * side, n, work.begin() + int64_t(i) * side);
     for (int number = 0; number < panels; ++number) {
         const int k = number * PANEL, rows = side - k;
         T *V = stored.data() + size_t(side) * k, *corner = work.data() + size_t(k) * side + k;
@@ -137,7 +141,7 @@ INLINE void orthogonal(T* A, int n) {
         const int k = number * PANEL, rows = side - k;
         reflect<T>(list[number], false, rows, {work.data() + size_t(k) * side + k, side}, rows, both.data());
     }
-    std::copy(work.begin(), work.begin() + int64_t(n) * side, A);
+    for (int i = 0; i < n; ++i) std::copy_n(work.begin() + int64_t(i) * side, side, A + rows_of[i] * side);
 }
 
 }  // namespace

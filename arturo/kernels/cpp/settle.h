@@ -14,7 +14,7 @@
 namespace {
 
 struct StepRow {  // Numbers of arturo/adaptive_step.py, row by row
-    double lr, decay, gain, share, least, place, entries, anchored, turned;  // place: of the parameter, from 1
+    double lr, decay, gain, share, least, place, entries, turned;  // place: of the parameter, from 1
     int64_t column() const { return int64_t(place) - 1; }
 };
 
@@ -35,8 +35,8 @@ struct Outcome {  // StepInfo
     double eta, kl, bound, evaluations, active, skipped;
 };
 
-struct StepMoves {  // a number for each row
-    double *keep, *length, *gain, *anchor;
+struct StepMoves {  // a number for each row: Moves of arturo/kernels/adaptive/__init__.py
+    double *keep, *pull, *length, *gain;
 };
 
 // NaN stays NaN.
@@ -117,8 +117,8 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
         const double tau = c.per_lr * at_most(row.lr, c.most_lr), reached = tau * std::sqrt(spent);
         const double spread = reached * reached * (phi + (1 - phi) / noise_level(row.gain));
         const double grown = at_most(spread, 2 * c.most_pull * reached) * stirs[at];
-        moves.anchor[i] = std::sqrt(at_least(1 - grown, 0));
-        moves.keep[i] = (seen ? 1 - row.lr * row.decay : 1) * (row.anchored > 0 ? moves.anchor[i] : 1);
+        moves.keep[i] = seen ? 1 - row.lr * row.decay : 1;
+        moves.pull[i] = 1 - std::sqrt(at_least(1 - grown, 0));
         moves.length[i] = tau * k * sizes[at];
         moves.gain[i] = row.gain * trusts[at];
     }

@@ -2,7 +2,7 @@
 //
 // observe: refresh the bases if the tile is due; turn the gradient, G <- Q_L^T G Q_R; the innovation E = G - M moves noise, factors
 //          and filter;
-// move:    turn the step back, mean = keep mean - length Q_L (M / s) Q_R^T.
+// move:    turn the step back, step = Q_L (M / s) Q_R^T, and move the mean by it.
 //
 // The matrix lies row by row, everything that is kept in the basis tile after tile. arturo/kernels/adaptive/tiles.py is the same
 // in tensor operations.
@@ -29,7 +29,7 @@ struct TiledMatrix {  // and the numbers of its step; packed by arturo/kernels/a
     double* mean_s;           // per tile
     int64_t tiles, columns, height, width;        // tiles in all, in a row of the grid; entries of a tile
     int64_t due, due_every, counted, counted_every;  // the first tile whose bases are refreshed, whose factors follow; and others
-    double ridge, factor_weight, gain, share, weight, eps, sure, floor, freedom, sign, limit, keep, length;
+    double ridge, factor_weight, gain, share, weight, eps, sure, floor, freedom, sign, limit, keep, pull, length;
 };
 
 template <class T>
@@ -151,12 +151,12 @@ INLINE void scale_tile(const Tile<T>& t, T eps, T floor, T* to) {
 }
 
 template <class T>
-INLINE void shift_tile(const Tile<T>& t, const T* step, T keep, T length) {
+INLINE void shift_tile(const Tile<T>& t, const T* step, T keep, T pull, T length) {
     for (int64_t i = 0; i < t.height; ++i) {
         const T* __restrict step_ = step + i * padded(t.width);
         T* __restrict mean_ = t.mean + i * t.stride;
 #pragma omp simd
-        for (int64_t j = 0; j < t.width; ++j) mean_[j] = mean_[j] * keep - step_[j] * length;
+        for (int64_t j = 0; j < t.width; ++j) mean_[j] = moved(mean_[j], mean_[j], step_[j], keep, pull, length);
     }
 }
 
@@ -229,7 +229,8 @@ INLINE void refresh_side(const Tile<T>& t, bool left, T* factor, T* Q, T ridge, 
     std::vector<int64_t> order(n);
     ridged(factor, n, ridge, at.a, order.data());
     multiply<T>(n, n, n, {Q, n, 1}, at.a, at.b);
-    orthogonal(at.b, n);
+    const auto known = std::partition_point(order.begin(), order.end(), [=](int64_t i) { return factor[i * (n + 1)] > T(0); });
+    orthogonal(at.b, n, int(known - order.begin()));
     multiply<T>(n, n, n, {Q, 1, n}, at.b, at.c);  // S = Q^T new
     store(at.b, n, n, Q);
     load(factor, n, n, at.a);
@@ -265,7 +266,7 @@ inline bool takes_turn(int64_t number, int64_t first, int64_t every) { return nu
 
 template <class T>
 INLINE LearnedSums observe_tile(Tile<T> t, const TiledMatrix& m, int64_t number, T* L, T* Q_L, T* R, T* Q_R, Buffers<T> at) {
-    const LearnedNumbers<T> k(m, m.keep, m.length, 0);
+    const LearnedNumbers<T> k(m, m.keep, m.pull, m.length, 0);
     const int h = int(t.height), w = int(t.width);
     const int64_t size = t.height * t.width;
     if (takes_turn(number, m.due, m.due_every)) {
@@ -307,7 +308,7 @@ INLINE void move_tile(const Tile<T>& t, const TiledMatrix& m, int64_t number, co
     scale_tile(t, T(m.eps), T(m.floor * m.mean_s[number]), at.a);
     for (int64_t i = 0; i < t.height; ++i) fetch(t.mean + i * t.stride, t.width);
     turn_tile(t, Q_L, Q_R, true, at);
-    shift_tile(t, at.a, T(m.keep), T(m.length));
+    shift_tile(t, at.a, T(m.keep), T(m.pull), T(m.length));
 }
 
 enum TilePass { OBSERVE_TILE, MOVE_TILE };
