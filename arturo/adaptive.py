@@ -113,9 +113,10 @@ class AdaArturo(TrustRegionOptimizer):
         on_device = isinstance(lr, Tensor) and (group["capturable"] or lr.device.type != "cpu")
         moves = on_device or lr > 0  # a schedule that ends at 0 may round below it
         for number, p in enumerate(group["params"], start):
-            if p.grad is None:
+            grad = p.grad
+            if grad is None:
                 continue
-            if p.grad.is_sparse:
+            if grad.is_sparse:
                 raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
             state = self.state[p]
             if "M" not in state:  # the user may keep other entries there
@@ -165,11 +166,11 @@ class AdaArturo(TrustRegionOptimizer):
         assert self._info is not None
         first = self.param_groups[0]
         memory = 1 - first["betas"][0]
-        missing, first["curvature"] = take_step(rows, self._info, first["curvature"], memory, shards, members)
-        if missing:
-            self._warn_missing(self._info[-1].item())
-        if self._info.is_cpu and not first["capturable"]:
-            self._warn_broken(self._info[1].item())
+        info, first["curvature"] = take_step(rows, self._info, first["curvature"], memory, shards, members)
+        if info is not None:
+            self._warn_broken(info[1])
+            if info[-1] > 0:
+                self._warn_missing(info[-1])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -8,11 +8,10 @@ computed on the device.
 
 from __future__ import annotations
 
-import ctypes
 import functools
+import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
 
 
-Layouts = dict[Tensor, Layout]
+Layouts = dict[int, Layout]  # by the parameter's id, which its layout keeps alive: hashing a tensor takes longer
 
 
 def row_of(
@@ -48,29 +47,36 @@ def row_of(
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
     grad, counted, first, t, alive = p.grad, True, 0, next_step(group, state), None
     assert grad is not None
-    layout = layouts.get(p)
-    if layout is None or not layout.fits(group, p, state):
-        layout = layouts[p] = layout_of(group, p, state)
+    layout = layouts.get(id(p))
+    if layout is None or not layout.fits(group, p, state, number):
+        layout = layouts[id(p)] = layout_of(group, p, state, number)
     grid = layout.grid
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
         first = starts[0]
         p, grad, state = shards.local(p, grad, state)
-    if p.is_complex():
-        p, grad = (torch.view_as_real(x.resolve_conj()) for x in (p, grad))
-    if p.dim() == 0:  # 0-d float32 would take on the float64 of the sums
-        p, grad = p.unsqueeze(0), grad.unsqueeze(0)
-        state = {name: x.unsqueeze(0) if name in ("M", "r", "start", "mean") else x for name, x in state.items()}
+    if layout.unusual:
+        p, grad, state = as_vectors(p, grad, state)
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
     return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, layout, alive)
 
 
-def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> Layout:
+def as_vectors(p: Tensor, grad: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+    """Complex numbers as pairs of reals, a single number as a vector: 0-d float32 would take on the float64 of the sums."""
+    if p.is_complex():
+        p, grad = (torch.view_as_real(x.resolve_conj()) for x in (p, grad))
+    if p.dim() == 0:
+        p, grad = p.unsqueeze(0), grad.unsqueeze(0)
+        state = {name: x.unsqueeze(0) if name in ("M", "r", "start", "mean") else x for name, x in state.items()}
+    return p, grad, state
+
+
+def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> Layout:
     grid = grid_of(group, p)
     check_layout(p, state, grid)
-    return Layout(group, p, state, grid, least_size(p))
+    return Layout(group, p, state, number, grid, least_size(p))
 
 
 def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:
@@ -88,7 +94,7 @@ def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) ->
 def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
     """The number of the next step, from 1; under capturable on the device and in float64, as gains are differences from 1."""
     step = state["step"]
-    return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step) + 1
+    return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step.item()) + 1
 
 
 _host_gain = functools.lru_cache(maxsize=64)(learned.filter_gain)  # mostly the same for all parameters
@@ -98,8 +104,8 @@ Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the op
 
 def take_step(
     rows: Sequence[AdaptiveRow], info: Tensor, curvature: Any, memory: float, shards: sharding.Shards | None, members: Members
-) -> tuple[bool, Any]:
-    """Step all rows and write what happened to ``info``. Returns whether entries are known to be missing, and the curvature.
+) -> tuple[list[float] | None, Any]:
+    """Step all rows and write what happened to ``info``. Returns the same if the host knows it, and the curvature.
 
     ``curvature`` is what :func:`arturo.surrogates.learned.follow_curvature` and :func:`~arturo.surrogates.learned.follow_level`
     keep, and a mark of the parameters that took part: six floats on the host, else a tensor, which changes in place.
@@ -110,7 +116,7 @@ def take_step(
     # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
     sums = [kernel.observe() for kernel in passes]
     # One multiplier for all tensors, and with it  keep,  length = tau sigma k,  gain = K trust(z^2)  of each
-    on_host = info.is_cpu and type(info) is Tensor and all([row.on_host for row in rows])
+    on_host = info.is_cpu and type(info) is Tensor and are_on_host(rows)
     if on_host and native.available():
         moves, curvature = settle_natively(rows, sums, info, curvature, memory, shards, members)
     else:
@@ -123,8 +129,20 @@ def take_step(
         here = slice(first, first := first + len(kernel.rows))
         kernel.move(Moves(*[numbers[here] for numbers in moves]))
     count(rows)
-    known_missing = info.is_cpu and not any([row.group["capturable"] for row in rows]) and bool(info[-1] > 0)
-    return known_missing, curvature
+    return info.tolist() if on_host else None, curvature
+
+
+def are_on_host(rows: Sequence[AdaptiveRow]) -> bool:
+    """Whether all numbers of a step are the host's."""
+    group = None
+    for row in rows:
+        if row.group is not group:
+            group = row.group
+            if group["capturable"] or (isinstance(group["lr"], Tensor) and not group["lr"].is_cpu):
+                return False
+        if not row.mean.is_cpu:
+            return False
+    return True
 
 
 def constants(memory: float) -> array[float]:
@@ -143,28 +161,45 @@ def settle_natively(
     members: Members,
 ) -> tuple[Moves, tuple[float, ...]]:
     """:func:`settle` for numbers of the host, in C++. Writes ``info``, and returns the curvature as well."""
-    count, library = len(rows), native.library()
-    numbers = array("d", map(float, chain.from_iterable(map(line_of, rows))))
-    parameters = max(row.number for row in rows) + 1 if shards is None else len(members)
-    columns = torch.zeros(parameters, 13, dtype=torch.float64, device="cpu")  # struct Column of cpp/settle.h
-    if rows:
-        all_sums, counted = sums[0] if len(sums) == 1 else torch.cat(list(sums)), array("B", [row.counted for row in rows])
-        library.arturo_columns(ctypes.c_int64(count), *map(address, (numbers, all_sums, counted, columns)))
-    if shards is not None:  # a column for each parameter, whether or not this process has something of it
+    count, library, columns = len(rows), native.library(), None
+    numbers = lines_of(rows)
+    all_sums = None if not sums else sums[0] if len(sums) == 1 else torch.cat(list(sums))
+    if shards is None:
+        parameters = max([row.number for row in rows]) + 1
+    else:  # a column for each parameter, whether or not this process has something of it
+        parameters = len(members)
+        columns = torch.zeros(parameters, 13, dtype=torch.float64, device="cpu")  # struct Column of cpp/settle.h
+        library.arturo_columns(count, numbers, address(all_sums), address(columns))
         known_to_all = [(least_size(p), float(group["lr"])) for p, group in members]
         columns = torch.cat([shards.total(columns[:, :11].contiguous()), columns.new_tensor(known_to_all)], 1)
-    fixed, moves = constants(memory), array("d", bytes(32 * count))
+    fixed, moves = constants(memory), [array("d", bytes(8 * count)) for _ in Moves._fields]
     known = array("d", curvature.tolist() if isinstance(curvature, Tensor) else curvature)
-    library.arturo_settle(
-        ctypes.c_int64(parameters), address(columns), ctypes.c_int64(count),
-        *map(address, (numbers, fixed, known, moves, info)),
-    )  # fmt: skip
-    return Moves(*(moves[i * count : (i + 1) * count] for i in range(4))), tuple(known)
+    library.arturo_settle(parameters, address(columns), count, numbers, *map(address, (all_sums, fixed, known, info, *moves)))
+    return Moves(*moves), tuple(known)
 
 
-def address(x: Any) -> ctypes.c_void_p:
+_pack_line, _pack_numbers = struct.Struct("=5d").pack, struct.Struct("=4d").pack  # struct StepRow of cpp/settle.h
+
+
+def lines_of(rows: Sequence[AdaptiveRow]) -> bytes:
+    """What C++ gets of each row: what stays is kept with its layout, the rest is the same for most rows."""
+    pieces: list[bytes] = []
+    group, t, of_group = None, None, b""
+    for row in rows:
+        layout = row.layout
+        if row.group is not group or row.t != t:
+            group, t = row.group, row.t
+            of_group = _pack_numbers(group["lr"], group["weight_decay"], row.gain, row.share)
+        if layout.line is None:
+            place, entries = row.number + 1, row.mean.numel()
+            layout.line = _pack_line(layout.least, place, entries, row.grid is not None, row.counted)
+        pieces += layout.line, of_group
+    return b"".join(pieces)
+
+
+def address(x: Tensor | array[float] | None) -> int | None:
     """Of the numbers of a tensor or an array, which must live longer than the call."""
-    return ctypes.c_void_p(x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0])
+    return None if x is None else x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0]
 
 
 def settle(
@@ -223,14 +258,11 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[AdaptiveRow], like: Tensor) -> Numbers:
-        return cls(*columns(list(map(line_of, rows)), like, len(cls._fields)))
-
-
-def line_of(row: AdaptiveRow) -> tuple[Any, ...]:
-    """:class:`Numbers` of one row: struct StepRow of cpp/settle.h."""
-    group, layout = row.group, row.layout
-    numbers = group["lr"], group["weight_decay"], row.gain, row.share, layout.least, row.number + 1
-    return *numbers, row.mean.numel(), row.grid is not None
+        lines = []
+        for row in rows:
+            of_step = row.group["lr"], row.group["weight_decay"], row.gain, row.share
+            lines.append((*of_step, row.layout.least, row.number + 1, row.mean.numel(), row.grid is not None))
+        return cls(*columns(lines, like, len(cls._fields)))
 
 
 class Region(NamedTuple):
@@ -307,8 +339,12 @@ def region(
 
 def count(rows: Sequence[AdaptiveRow]) -> None:
     """One more step in every row's state."""
+    counters = [row.layout.counter for row in rows if row.alive is None]
+    if len(counters) == len(rows) and all(counters) and native.available():
+        native.count_steps(counters)
+        return
     steps = [row.state["step"] for row in rows if row.alive is None]
-    if steps and not native.count_steps(steps):
+    if steps:
         torch._foreach_add_(steps, 1)
     for row in rows:
         if row.alive is not None:

@@ -174,10 +174,8 @@ class Tensor:
         """The entries that steps move: those that a gradient has reached, and where Q turns their rows and columns."""
         moves = np.zeros(self.w.shape, dtype=bool)
         for block in self.blocks:
-            reached = block.reached
-            if not self.diagonal:
-                reached = reached.any(1, keepdims=True) & reached.any(0, keepdims=True)
-            moves[block.rows, block.columns] = reached
+            here, rows, columns = block.reached, block.reached.any(1), block.reached.any(0)
+            moves[block.rows, block.columns] = here if self.diagonal else np.outer(rows, columns)
         return moves
 
 

@@ -51,11 +51,18 @@ class NativeConstants(ctypes.Structure):
 class Table(NamedTuple):
     """Tensors of one format as the C++ side sees them. Holds no references to them: it lives as long as the step."""
 
-    format: ctypes.c_int32
+    format: int
     tensors: int
     arrays: tuple[array[int], ...]  # sizes, pointers, first, seeds, offsets
-    addresses: list[ctypes.c_void_p]  # of these arrays
+    addresses: list[int]  # of these arrays
     numbers: NativeConstants
+
+
+_TYPES = {"i": ctypes.c_int32, "q": ctypes.c_int64, "d": ctypes.c_double, "p": ctypes.c_void_p}
+_ARGUMENTS = {  # of the functions in cpp/native.cpp and cpp/adaptive.cpp
+    "arturo_pass": "iiqppppppip", "arturo_count": "qpd", "arturo_count_steps": "qp", "arturo_learned": "iiqpppppip",
+    "arturo_tiles": "iiqpip", "arturo_columns": "qppp", "arturo_settle": "qpqppppppppp", "arturo_orthogonal": "iip",
+}  # fmt: skip
 
 
 def _load() -> ctypes.CDLL | None:
@@ -63,7 +70,10 @@ def _load() -> ctypes.CDLL | None:
         path = importlib.import_module("arturo.kernels._native").__file__
     except ImportError:
         return None
-    return ctypes.CDLL(path)
+    library = ctypes.CDLL(path)
+    for name, letters in _ARGUMENTS.items():
+        getattr(library, name).argtypes = [_TYPES[letter] for letter in letters]
+    return library
 
 
 _library = _load()
@@ -126,17 +136,13 @@ class NativeSweep:
             eager.count(self.rows, eta)
             return
         pointers = array("Q", [x.data_ptr() for x in steps + etas])
-        address = ctypes.c_void_p(pointers.buffer_info()[0])
-        library().arturo_count(ctypes.c_int64(len(self.rows)), address, ctypes.c_double(eta))
+        library().arturo_count(len(self.rows), pointers.buffer_info()[0], eta)
 
 
-def count_steps(steps: list[Tensor]) -> bool:
-    """Add 1 to each of these numbers, if they are plain float32 of the host and the extension was built."""
-    if _library is None or not _are(torch.float32, steps) or not all([x.is_cpu for x in steps]):
-        return False
-    pointers = array("Q", [x.data_ptr() for x in steps])
-    _library.arturo_count_steps(ctypes.c_int64(len(steps)), ctypes.c_void_p(pointers.buffer_info()[0]))
-    return True
+def count_steps(counters: list[int]) -> None:
+    """Add 1 to the float32 numbers at these addresses."""
+    pointers = array("Q", counters)
+    library().arturo_count_steps(len(counters), pointers.buffer_info()[0])
 
 
 def is_plain(x: Tensor) -> bool:
@@ -188,8 +194,7 @@ def _table(number: int, chosen: list[tuple[Row, tuple[Tensor, ...]]], k: Constan
         array("I", [row.seed for row in rows]),
         array("q", [row.starts[0] for row in rows]),
     )
-    addresses = [ctypes.c_void_p(x.buffer_info()[0]) for x in arrays]
-    return Table(ctypes.c_int32(number), len(rows), arrays, addresses, numbers)
+    return Table(number, len(rows), arrays, [x.buffer_info()[0] for x in arrays], numbers)
 
 
 def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
@@ -197,7 +202,6 @@ def _call(table: Table, kind: int, s_w: Scalar, eta_w: Scalar, factor: Scalar) -
     numbers.s_w, numbers.eta_w, numbers.scale = s_w, eta_w, factor
     sums = torch.empty(table.tensors, 4, dtype=torch.float64, device="cpu")
     library().arturo_pass(
-        table.format, ctypes.c_int32(kind), ctypes.c_int64(table.tensors), *table.addresses, ctypes.byref(numbers),
-        ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr()),
-    )  # fmt: skip
+        table.format, kind, table.tensors, *table.addresses, ctypes.byref(numbers), torch.get_num_threads(), sums.data_ptr()
+    )
     return sums

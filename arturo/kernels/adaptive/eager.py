@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +78,7 @@ def move(row: AdaptiveRow, own: Moves) -> None:
 
 
 def shift(row: AdaptiveRow, step: Tensor, own: Moves) -> None:
-    """mean <- keep (mean - pull (mean - start)) - length step, and the parameter after it. Where the step is 0 nothing pulls."""
+    """mean <- keep (mean - pull (mean - start)) - length step, and the parameter after it. Where the step is 0, no pull."""
     keep, pull, length, _ = (x.to(step) if isinstance(x, Tensor) else x for x in own)
     if row.alive is not None:
         step = torch.where(row.alive, step, 0.0)

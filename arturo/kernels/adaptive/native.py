@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.row import AdaptiveRow
 
 OBSERVE, MOVE = range(2)
-_RECORD = struct.Struct("=7Q3q7d")  # struct LearnedTensor of cpp/adaptive.h
+_STAYS, _OF_STEP, _NUMBERS = map(struct.Struct, ("=6Q2q", "=Qq", "=7d"))  # struct LearnedTensor of cpp/adaptive.h
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(native.FORMATS)}
 
 
@@ -25,7 +25,7 @@ class Records(NamedTuple):
 
     kind: int
     rows: int
-    packed: ctypes.Array[ctypes.c_char]
+    packed: bytes | ctypes.Array[ctypes.c_char]
 
 
 class Native:
@@ -34,44 +34,44 @@ class Native:
     def __init__(self, rows: Sequence[AdaptiveRow]) -> None:
         kinds: dict[int, list[AdaptiveRow]] = {}
         for row in rows:
-            kinds.setdefault(_FORMAT_OF[row.param.dtype, row.mean.dtype, row.state["M"].dtype], []).append(row)
+            assert row.layout.native is not None
+            kinds.setdefault(row.layout.native, []).append(row)
         self.rows = [row for alike in kinds.values() for row in alike]
-        self.grads = [laid_out(row.grad, row.param) for row in self.rows]  # copies live as long as the step
-        grads = iter(self.grads)
-        self.records = [Records(kind, len(alike), _packed(alike, grads)) for kind, alike in kinds.items()]
+        self.grads: list[Tensor] = []  # copies live as long as the step
+        self.records = [Records(kind, len(alike), _packed(alike, self.grads)) for kind, alike in kinds.items()]
 
     def observe(self) -> Tensor:
-        return self._call(OBSERVE)
+        sums = torch.empty(len(self.rows), 7, dtype=torch.float64, device="cpu")
+        self._call(OBSERVE, (0, 0, 0, 0), 0, sums.data_ptr())
+        return sums
 
     def move(self, moves: Moves) -> None:
-        self._call(MOVE, *(array("d", x.tolist()) for x in moves))
+        numbers = [x if isinstance(x, array) else array("d", x.tolist()) for x in moves]
+        self._call(MOVE, [x.buffer_info()[0] for x in numbers], 8, 0)
 
-    def _call(self, which: int, *numbers: array[float]) -> Tensor:
-        sums = torch.empty(len(self.rows), 7, dtype=torch.float64, device="cpu")
+    def _call(self, which: int, numbers: Sequence[int], width: int, sums: int) -> None:
+        """``numbers`` and ``sums`` are addresses of what a row has ``width`` and 56 bytes of; 0: nothing is there."""
         threads, at = torch.get_num_threads(), 0
         for some in self.records:
-            addresses = [x.buffer_info()[0] + 8 * at for x in numbers] or [0, 0, 0, 0]
             native.library().arturo_learned(
-                ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
-                *map(ctypes.c_void_p, addresses), ctypes.c_int32(threads), ctypes.c_void_p(sums.data_ptr() + 56 * at),
-            )  # fmt: skip
+                some.kind, which, some.rows, some.packed, *[x + width * at for x in numbers], threads, sums and sums + 56 * at
+            )
             at += some.rows
-        return sums
 
 
 def takes(row: AdaptiveRow) -> bool:
     """Whether C++ can reach its tensors."""
-    if row.layout.native is None:
-        row.layout.native = lies_alike(row)
-    return row.layout.native and row.grad.dtype == row.param.dtype and native.is_plain(row.grad)
+    layout, grad = row.layout, row.grad
+    if layout.native is None:
+        dtypes = row.param.dtype, row.mean.dtype, row.state["M"].dtype
+        layout.native = _FORMAT_OF.get(dtypes, -1) if lie_alike(row) else -1
+    return layout.native >= 0 and grad.dtype == row.param.dtype and native.is_plain(grad)
 
 
-def lies_alike(row: AdaptiveRow) -> bool:
-    """Whether there is a format for its dtypes, and its tensors are dense and lie in memory alike, but for the gradient."""
+def lie_alike(row: AdaptiveRow) -> bool:
+    """Whether its tensors are dense and lie in memory alike, but for the gradient."""
     param, mean, state = row.param, row.mean, row.state
     M, r, start = state["M"], state["r"], state.get("start")
-    if (param.dtype, mean.dtype, M.dtype) not in _FORMAT_OF:
-        return False
     alike = (param, mean, M, r) if start is None else (param, mean, M, r, start)
     if not all(native.is_plain(x) and x.shape == param.shape for x in alike):
         return False
@@ -93,19 +93,23 @@ def size_at(row: AdaptiveRow) -> int:
     return row.layout.size.buffer_info()[0] if row.mean is row.param else 0
 
 
-def _packed(rows: Sequence[AdaptiveRow], grads: Iterator[Tensor]) -> ctypes.Array[ctypes.c_char]:
-    records = ctypes.create_string_buffer(_RECORD.size * len(rows))
-    each, rounded = _RECORD.size, rows[0].rounded
-    numbers: dict[tuple[int, int], tuple[float, ...]] = {}  # of a group's step: the same for most rows
-    for i, row in enumerate(rows):
-        state, group, start, mean = row.state, row.group, row.state.get("start"), row.mean
-        key = id(group), row.t
-        if key not in numbers:
+def _packed(rows: Sequence[AdaptiveRow], grads: list[Tensor]) -> bytes:
+    """The records of rows of one kind: what stays is kept with a layout, the numbers of a step are the same for most rows."""
+    pieces: list[bytes] = []
+    rounded, group, t, numbers = rows[0].rounded, None, None, b""
+    for row in rows:
+        if row.group is not group or row.t != t:
+            group, t = row.group, row.t
             sign = -1.0 if group["maximize"] else 1.0
-            numbers[key] = row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit
-        _RECORD.pack_into(
-            records, i * each, row.param.data_ptr(), next(grads).data_ptr(), mean.data_ptr(), state["M"].data_ptr(),
-            state["r"].data_ptr(), *((0, size_at(row)) if start is None else (start.data_ptr(), 0)), mean.numel(), row.first,
-            row.seed if rounded else 0, *numbers[key],
-        )  # fmt: skip
-    return records
+            numbers = _NUMBERS.pack(row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit)
+        grad = laid_out(row.grad, row.param)
+        grads.append(grad)
+        pieces += row.layout.record or _staying(row), _OF_STEP.pack(grad.data_ptr(), row.seed if rounded else 0), numbers
+    return b"".join(pieces)
+
+
+def _staying(row: AdaptiveRow) -> bytes:
+    tensors = [x.data_ptr() for x in (row.param, row.mean, row.state["M"], row.state["r"])]
+    of_vector = (0, size_at(row)) if row.start is None else (row.start.data_ptr(), 0)
+    row.layout.record = _STAYS.pack(*tensors, *of_vector, row.mean.numel(), row.first)
+    return row.layout.record

@@ -25,8 +25,8 @@ _MOVED, _MOVED_AT = struct.Struct("=3d"), _RECORD.size - 24  # keep, pull and le
 def takes(row: AdaptiveRow) -> bool:
     """Whether C++ can reach its tensors. The first step is another: it makes the bases."""
     if row.layout.native is None:
-        row.layout.native = lies_in_order(row)
-    return row.layout.native and row.t > 1 and native.is_plain(row.grad)
+        row.layout.native = 0 if lies_in_order(row) else -1
+    return row.layout.native >= 0 and row.t > 1 and native.is_plain(row.grad)
 
 
 def lies_in_order(row: AdaptiveRow) -> bool:
@@ -75,9 +75,8 @@ class NativeTiles:
         sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64, device="cpu"), 0
         for some in self.records:
             done = native.library().arturo_tiles(
-                ctypes.c_int32(some.kind), ctypes.c_int32(which), ctypes.c_int64(some.rows), some.packed,
-                ctypes.c_int32(torch.get_num_threads()), ctypes.c_void_p(sums.data_ptr() + 56 * at),
-            )  # fmt: skip
+                some.kind, which, some.rows, some.packed, torch.get_num_threads(), sums.data_ptr() + 56 * at
+            )
             if not done:
                 most = max((row.grid for row in self.rows if row.grid is not None), key=lambda grid: grid.height * grid.width)
                 raise MemoryError(

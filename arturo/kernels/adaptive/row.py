@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from arturo.core import rounding
 from arturo.kernels.batch import largest_gradient
@@ -26,31 +27,40 @@ class Layout:
     """What stays the same from step to step, as long as a parameter and its state lie where they did.
 
     Attributes:
+        counter: address of the number of steps, a float32 of the host; 0: it is something else.
         least: size of the whole parameter.
-        native: whether C++ can reach the parameter and its state; None until a kernel has looked.
+        native: how C++ reaches the parameter and its state: a line of ``native.FORMATS``, or 0 for tiles; -1: it does not; None
+            until a kernel has looked.
+        record: what C++ gets of it for a pass, line: and for the numbers of a step; None until then.
+        unusual: whether it is complex or a single number.
         size: what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h).
     """
 
-    __slots__ = ("_key", "_state", "grid", "least", "native", "size")
+    __slots__ = ("_kept", "_key", "counter", "grid", "least", "line", "native", "record", "size", "unusual")
 
     def __init__(
-        self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None, least: float
+        self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, grid: Tiling | None, least: float
     ) -> None:
         self.grid, self.least = grid, least
-        self.native: bool | None = None
+        self.native: int | None = None
+        self.record: bytes | None = None
+        self.line: bytes | None = None
         self.size = array("d", (-1.0, 0.0))
-        self._key = _key(group, p, state)
-        self._state = tuple(state.values())  # as long as these exist, nothing else has their ids
+        self.unusual = p.is_complex() or p.dim() == 0
+        self._key = _key(group, p, state, number)
+        self._kept = p, *state.values()  # as long as these exist, nothing else has their ids
+        step = state["step"]
+        self.counter = step.data_ptr() if step.dtype == torch.float32 and type(step) in PLAIN and step.is_cpu else 0
 
-    def fits(self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> bool:
+    def fits(self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> bool:
         """Whether everything lies where it did."""
-        return self._key == _key(group, p, state)
+        return self._key == _key(group, p, state, number)
 
 
-def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    here = p if type(p) in PLAIN else getattr(p, "_local_tensor", p)  # of a DTensor
+def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> list[Any]:
+    here = p if type(p) is Parameter else getattr(p, "_local_tensor", p)  # of a DTensor
     address = here.data_ptr() if type(here) in PLAIN else 0  # fake tensors have none
-    return address, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *map(id, state.values())
+    return [number, address, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *map(id, state.values())]
 
 
 class AdaptiveRow(NamedTuple):
@@ -69,12 +79,6 @@ class AdaptiveRow(NamedTuple):
     gain: Any  # of the filter
     layout: Layout
     alive: Tensor | None  # device-side flag: False (lr = 0 in a tensor) leaves every bit as it is (None: True)
-
-    @property
-    def on_host(self) -> bool:
-        """Whether all numbers of its step are the host's."""
-        lr = self.group["lr"]
-        return self.mean.is_cpu and not isinstance(self.t, Tensor) and (not isinstance(lr, Tensor) or lr.is_cpu)
 
     @property
     def share(self) -> Any:

@@ -1,6 +1,10 @@
 // AdaArturo's passes for whole lists of tensors, see adaptive.h and tiles.h. Blocks have a fixed size and are added in order:
 // the same bits for any number of threads.
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("fp-contract=fast")  // a seventh off the time where everything is in a cache
+#endif
+
 #include "adaptive.h"
 
 #include <cstdint>
@@ -123,13 +127,14 @@ constexpr auto FORMATS = {  // the order of FORMATS in arturo/kernels/native.py
 
 }  // namespace
 
-// format: an entry of FORMATS; pass: 0 observe, 1 move, with the numbers of StepMoves for every tensor. out: LearnedSums per tensor.
-// Squares of a mean that is as its last move left it are known; a move that keeps them adds them up, another one does not.
+// format: an entry of FORMATS; pass: 0 observe, 1 move, with the numbers of StepMoves for every tensor. out: LearnedSums per tensor,
+// or null. Squares of a mean that is as its last move left it are known; a move that keeps them adds them up, another one does not.
 EXPORT void arturo_learned(int32_t format, int32_t pass, int64_t tensors, const LearnedTensor* list, const double* keeps,
                            const double* pulls, const double* lengths, const double* gains, int32_t threads, double* out) {
     const auto function = FORMATS.begin()[format];
     const auto sampled = format == WIDE ? sample<double> : sample<float>;
-    LearnedSums* sums = reinterpret_cast<LearnedSums*>(out);
+    std::vector<LearnedSums> own(out ? 0 : tensors);
+    LearnedSums* sums = out ? reinterpret_cast<LearnedSums*>(out) : own.data();
     std::vector<Block> blocks;
     std::vector<LearnedSums> parts;
     std::vector<char> adds(tensors);  // squares
@@ -205,17 +210,21 @@ EXPORT int32_t arturo_tiles(int32_t wide, int32_t pass, int64_t matrices, const 
     return 1;
 }
 
-// counted: whether this process counts a row, and not another one that has the same. columns: one for each parameter, zeros.
-EXPORT void arturo_columns(int64_t rows, const StepRow* numbers, const LearnedSums* sums, const uint8_t* counted,
-                           Column* columns) {
-    for (int64_t i = 0; i < rows; ++i) columns[numbers[i].column()] = column_of(numbers[i], sums[i], counted[i] != 0);
+// columns: one for each parameter, zeros.
+EXPORT void arturo_columns(int64_t rows, const StepRow* numbers, const LearnedSums* sums, Column* columns) {
+    for (int64_t i = 0; i < rows; ++i) columns[numbers[i].column()] = column_of(numbers[i], sums[i]);
 }
 
-// moves: StepMoves, four vectors of as many numbers as there are rows, one after another.
-EXPORT void arturo_settle(int64_t parameters, const Column* columns, int64_t rows, const StepRow* numbers,
-                          const StepConstants* constants, Learned* known, double* moves, Outcome* outcome) {
-    const StepMoves each = {moves, moves + rows, moves + 2 * rows, moves + 3 * rows};
-    settle(parameters, columns, rows, numbers, *constants, *known, each, *outcome);
+// columns: of all parameters; null: made from the sums of these rows. keep to gain: StepMoves, a number for each row.
+EXPORT void arturo_settle(int64_t parameters, const Column* columns, int64_t rows, const StepRow* numbers, const LearnedSums* sums,
+                          const StepConstants* constants, Learned* known, Outcome* outcome, double* keep, double* pull,
+                          double* length, double* gain) {
+    std::vector<Column> own;
+    if (!columns) {
+        own.resize(size_t(parameters));
+        arturo_columns(rows, numbers, sums, own.data());
+    }
+    settle(parameters, columns ? columns : own.data(), rows, numbers, *constants, *known, {keep, pull, length, gain}, *outcome);
 }
 
 // For tests: a matrix with padded rows becomes the Q of its QR decomposition.

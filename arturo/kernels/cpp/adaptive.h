@@ -26,10 +26,12 @@ struct Size {  // of a mean after a move
     uint64_t sample;  // sample_of its entries: has somebody changed it since?
 };
 
-struct LearnedTensor {  // and the numbers of its step; packed by arturo/kernels/adaptive/native.py
-    void *param, *grad, *mean, *M, *r, *start;  // start: where a vector began; null for a matrix
-    Size* known;                                // from one step to the next; null: not kept
-    int64_t size, index, seed;                  // index: of the first entry in the whole parameter; seed: of its rounding bits
+struct LearnedTensor {  // packed by arturo/kernels/adaptive/native.py: what stays from step to step, then what does not
+    void *param, *mean, *M, *r, *start;  // start: where a vector began; null for a matrix
+    Size* known;                         // null: not kept
+    int64_t size, index;                 // index: of the first entry in the whole parameter
+    void* grad;
+    int64_t seed;  // of its rounding bits
     double gain, share, weight, eps, sure, sign, limit;
 };
 

@@ -4,7 +4,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #if __GNUC__ >= 12  // AVX-512 with its 16-bit operations: a seventh off the time with bfloat16 state
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define TARGETS  // functions may be written for one instruction set
 #define TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
 #define TARGET_V3 __attribute__((target("arch=x86-64-v3")))

@@ -13,8 +13,9 @@
 
 namespace {
 
-struct StepRow {  // Numbers of arturo/adaptive_step.py, row by row
-    double lr, decay, gain, share, least, place, entries, turned;  // place: of the parameter, from 1
+struct StepRow {  // packed by `settle_natively` of arturo/adaptive_step.py
+    double least, place, entries, turned, counted;  // place: of the parameter, from 1; counted: not by another process, too
+    double lr, decay, gain, share;
     int64_t column() const { return int64_t(place) - 1; }
 };
 
@@ -46,9 +47,9 @@ inline double at_least(double x, double least) { return x < least ? least : x; }
 inline double noise_level(double gain) { return gain / (2 - gain); }
 
 // Sums such that trust and pull of a parameter follow from them: A = MM + 2 w K ME + (w K)^2 EE, z^2 = share EE / S.
-inline Column column_of(const StepRow& row, const LearnedSums& sum, bool counted) {
+inline Column column_of(const StepRow& row, const LearnedSums& sum) {
     Column column = {};
-    if (counted) {
+    if (row.counted > 0) {
         const double on_diagonal = 1 - row.turned;  // tiles have their own trust: their pull is known
         const double EE = on_diagonal * sum.EE;
         column = {sum.squares, sum.S, sum.S * noise_level(row.gain), on_diagonal * sum.MM + sum.pull,
