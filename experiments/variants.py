@@ -48,9 +48,9 @@ class Variant(Optimizer):
         share: "global", one share of signal for all tensors, or "tensor", one for each, which shortens its step alone.
         newton: how many times further than to the optimum of a quadratic model a step may go; None: as far as the region
             allows. The model has one curvature, in units of s / sigma, by regression of innovations on the last step.
-        guards: against what never ends: vectors are drawn back to their start and count as at most 1 large, tensors without
-            a gradient do not shrink, the noise of an entry that does not turn is at least a tenth of |M|, and steps get shorter
-            where all noise has fallen to less than a tenth of its level.
+        guards: against what never ends: vectors are drawn back to their start, no tensor counts as larger than 1, weights
+            without a gradient do not shrink, the noise of an entry that does not turn is at least a tenth of |M|, and steps get
+            shorter where all noise has fallen to less than a tenth of its level.
         size: "current", "initial", "none" (every tensor 0.05), "natural" (least / sqrt(columns), whatever the weights),
             or "joint" (the root of the sum of squares of the current and the natural size).
     """
@@ -154,7 +154,7 @@ class Variant(Optimizer):
                 grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
                 kept = math.sqrt(max(1 - stirs[p] * (tau * length) ** 2 * spent * grown, 0.0))
                 if p.ndim > 1:
-                    w.mul_(kept)
+                    w.mul_(torch.where(reached(block), kept, 1.0) if o["guards"] else kept)
                 else:
                     w.lerp_(matrix(self.state[p]["start"]), 1 - kept)
             w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)
@@ -252,7 +252,7 @@ def tensor_size(p: Tensor, state: dict[str, Any], o: dict[str, Any]) -> float:
         now = 0.0
     if o["size"] == "joint":
         return math.hypot(p.square().mean().sqrt().item(), o["least"] / math.sqrt(p.numel() / p.shape[0]))
-    return max(now, o["least"] / math.sqrt(p.numel() / p.shape[0]))
+    return min(max(now, o["least"] / math.sqrt(p.numel() / p.shape[0])), 1.0 if o["guards"] else math.inf)
 
 
 def matrix(x: Tensor) -> Tensor:
@@ -291,7 +291,17 @@ def innovate(block: dict[str, Any], g: Tensor, o: dict[str, Any]) -> None:
             block[side] = Q.T @ product @ Q
         block["M"] = torch.zeros_like(g)
         block["r"] = torch.zeros_like(g)
+        block["rows reached"], block["columns reached"] = (g.new_zeros(n) for n in g.shape)
+    block["rows reached"] += (g != 0).any(1)
+    block["columns reached"] += (g != 0).any(0)
     block["E"] = turned(g, block) - block["M"]
+
+
+def reached(block: dict[str, Any]) -> Tensor:
+    """By any gradient: on the diagonal each entry, where a block is turned its rows and columns."""
+    if not block["sides"]:
+        return block["M"] != 0
+    return torch.outer(block["rows reached"], block["columns reached"]) > 0
 
 
 def learn(block: dict[str, Any], ahead: float, t: int, o: dict[str, Any]) -> None:
