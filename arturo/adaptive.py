@@ -12,7 +12,8 @@ from torch.optim.optimizer import ParamsT
 
 from arturo import adaptive_checkpoint, sharding
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import Layouts, row_of, take_step
+from arturo.adaptive_step import MOST_LR, Layouts, row_of, take_step
+from arturo.advice import warn
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import AdaptiveRow
@@ -40,7 +41,7 @@ class AdaArturo(TrustRegionOptimizer):
             groups share one trust region.
         lr: step size in AdamW's unit: a matrix whose weights have a root mean square of 0.05 moves by about ``lr`` per weight
             and step, others in proportion to their size (relative step 20 lr). Keep the lr and schedule of your AdamW recipe.
-            Steps at more than 0.003 are as long as at 0.003, 6 % of a tensor's size; weight decay follows lr itself.
+            Steps at more than 0.003 are as long as at 0.003, 6 % of a tensor's size; weight decay follows lr itself. Warns once.
         betas: ``betas[0]`` sets the gain of the filter, 1 - betas[0] once settled; ``betas[1]`` is the averaging constant of
             the noise.
         eps: added to the noise's standard deviation, in gradient units.
@@ -76,6 +77,7 @@ class AdaArturo(TrustRegionOptimizer):
     declared = ADAPTIVE
     unseen = "the filter's last estimate"
     _layouts: Layouts
+    _warned_lr: bool
 
     def __init__(
         self,
@@ -93,18 +95,23 @@ class AdaArturo(TrustRegionOptimizer):
         state_dtype: torch.dtype | None = _DEFAULT["state_dtype"],
         foreach: bool | None = _DEFAULT["foreach"],
         capturable: bool = _DEFAULT["capturable"],
+        differentiable: bool = False,
         fused: bool | None = _DEFAULT["fused"],
     ) -> None:
         if amsgrad:
             raise ValueError(
                 f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
             )
+        if differentiable:
+            raise ValueError(
+                f"Invalid differentiable value: {differentiable!r} (autograd cannot follow the step; leave it out)"
+            )
         # One curvature and one level of noise for all groups, stored in the first. Loading a flattened checkpoint looks only
         # for keys that exist.
         super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 6})
 
     def _unsaved(self) -> dict[str, Any]:
-        return {**super()._unsaved(), "_layouts": {}}
+        return {**super()._unsaved(), "_layouts": {}, "_warned_lr": False}
 
     def _init_group(self, group: dict[str, Any], rows: list[AdaptiveRow], start: int, shards: sharding.Shards | None) -> None:
         """Append what takes part in this step to ``rows``, creating missing state. Dynamo runs this eagerly."""
@@ -112,6 +119,8 @@ class AdaArturo(TrustRegionOptimizer):
         lr = group["lr"]
         on_device = isinstance(lr, Tensor) and (group["capturable"] or lr.device.type != "cpu")
         moves = on_device or lr > 0  # a schedule that ends at 0 may round below it
+        if not self._warned_lr and not on_device and lr > MOST_LR:
+            self._warn_lr(float(lr))
         for number, p in enumerate(group["params"], start):
             grad = p.grad
             if grad is None:
@@ -125,6 +134,14 @@ class AdaArturo(TrustRegionOptimizer):
                 self._make_info(p.device)
             if moves:
                 rows.append(row_of(group, p, state, number, shards, self._layouts))
+
+    def _warn_lr(self, lr: float) -> None:
+        """Warn once that steps do not get longer with lr."""
+        self._warned_lr = True
+        warn(
+            f"lr={lr:g} counts as {MOST_LR:g} for the length of AdaArturo's steps, where they are already 6 % of a tensor's size; "
+            "weight decay follows lr itself. This warning is given once."
+        )
 
     @overload
     def step(self, closure: None = None) -> None: ...

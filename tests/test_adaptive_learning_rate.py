@@ -157,3 +157,14 @@ def test_a_network_survives_a_large_lr(lr):
         torch.nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
         optimizer.step()
     assert (net(x).argmax(1) == y).float().mean() > 0.75
+
+
+@pytest.mark.parametrize("lr", [0.01, torch.tensor(0.01)], ids=["float", "tensor"])
+def test_an_lr_that_does_not_count_warns_once(lr, quadratic):
+    """Where a schedule reaches it, too."""
+    optimizer = AdaArturo(quadratic.params(), lr=MOST_LR)
+    quadratic.train(optimizer, 2)
+    optimizer.param_groups[0]["lr"] = lr
+    with pytest.warns(UserWarning, match=r"^lr=0.01 counts as 0.003 for the length of AdaArturo's steps.*weight decay") as told:
+        quadratic.train(optimizer, 3, start=2)
+    assert len(told) == 1 and told[0].filename == __file__.replace("test_adaptive_learning_rate", "conftest")

@@ -32,7 +32,9 @@ def test_the_page_has_the_declared_table(name):
 @pytest.mark.parametrize("optimizer", [Arturo, AdaArturo])
 def test_the_constructor_takes_what_is_declared(optimizer):
     arguments = inspect.signature(optimizer).parameters
-    defaults = {name: x.default for name, x in arguments.items() if name not in ("params", "amsgrad", "foreign")}
+    defaults = {
+        name: x.default for name, x in arguments.items() if name not in ("params", "amsgrad", "differentiable", "foreign")
+    }
     assert defaults == DECLARED[optimizer.__name__].default
     documented = inspect.getdoc(optimizer)
     assert all(re.search(rf"^ +([a-z_, ]+, )?{name}(, [a-z_, ]+)?:", documented, re.MULTILINE) for name in defaults)
