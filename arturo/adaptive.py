@@ -41,7 +41,7 @@ class AdaArturo(TrustRegionOptimizer):
             groups share one trust region.
         lr: step size in AdamW's unit: a matrix whose weights have a root mean square of 0.05 moves by about ``lr`` per weight
             and step, others in proportion to their size (relative step 20 lr). Keep the lr and schedule of your AdamW recipe.
-            Steps at more than 0.003 are as long as at 0.003, 6 % of a tensor's size; weight decay follows lr itself. Warns once.
+            Steps at more than 0.003 are as long as at 0.003, 6 % of a tensor's size (it warns once); weight decay follows lr.
         betas: ``betas[0]`` sets the gain of the filter, 1 - betas[0] once settled; ``betas[1]`` is the averaging constant of
             the noise.
         eps: added to the noise's standard deviation, in gradient units.
@@ -139,8 +139,8 @@ class AdaArturo(TrustRegionOptimizer):
         """Warn once that steps do not get longer with lr."""
         self._warned_lr = True
         warn(
-            f"lr={lr:g} counts as {MOST_LR:g} for the length of AdaArturo's steps, where they are already 6 % of a tensor's size; "
-            "weight decay follows lr itself. This warning is given once."
+            f"lr={lr:g} counts as {MOST_LR:g} for the length of AdaArturo's steps, where they are 6 % of a tensor's size; weight "
+            "decay follows lr itself. This warning is given once."
         )
 
     @overload
