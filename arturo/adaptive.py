@@ -139,8 +139,8 @@ class AdaArturo(TrustRegionOptimizer):
         """Warn once that steps do not get longer with lr."""
         self._warned_lr = True
         warn(
-            f"lr={lr:g} counts as {MOST_LR:g} for the length of AdaArturo's steps, where they are 6 % of a tensor's size; weight "
-            "decay follows lr itself. This warning is given once."
+            f"lr={lr:g} counts as {MOST_LR:g} for the length of AdaArturo's steps, where they are 6 % of a tensor's size; "
+            "weight decay follows lr itself. This warning is given once."
         )
 
     @overload
