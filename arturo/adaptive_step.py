@@ -178,7 +178,8 @@ def settle_natively(
     return Moves(*moves), tuple(known)
 
 
-_pack_line, _pack_numbers = struct.Struct("=5d").pack, struct.Struct("=4d").pack  # struct StepRow of cpp/settle.h
+_pack_line, _pack_numbers = struct.Struct("=4d").pack, struct.Struct("=4d").pack  # struct StepRow of cpp/settle.h
+_counted = {flag: struct.pack("=d", flag) for flag in (False, True)}  # its field between the two
 
 
 def lines_of(rows: Sequence[AdaptiveRow]) -> bytes:
@@ -192,8 +193,8 @@ def lines_of(rows: Sequence[AdaptiveRow]) -> bytes:
             of_group = _pack_numbers(group["lr"], group["weight_decay"], row.gain, row.share)
         if layout.line is None:
             place, entries = row.number + 1, row.mean.numel()
-            layout.line = _pack_line(layout.least, place, entries, row.grid is not None, row.counted)
-        pieces += layout.line, of_group
+            layout.line = _pack_line(layout.least, place, entries, row.grid is not None)
+        pieces += layout.line, _counted[row.counted], of_group
     return b"".join(pieces)
 
 
@@ -218,7 +219,8 @@ def settle(
     at = region(rows, numbers, sums, info, shards, members)
     # k = phi^gamma sqrt(B / max(A, N)),  phi = 1 - N / A
     k, phi, part = learned.reach(at.B, at.A, at.N, SHARE_EXPONENT)
-    seen = at.skipped < at.entries  # where everything is missing nothing moves
+    # Where everything is missing nothing moves, nor where weights or state are not finite
+    seen = (at.skipped < at.entries) & ~(torch.isnan(at.A) | torch.isnan(at.B))
     # One curvature:  zeta = sum E d / sum (s / sigma) d^2  with the last step d;  as far as the loss falls:  k <= 2 / zeta
     followed = learned.follow_curvature(past[:3], at.fell, at.pulled, memory)
     bends = [where(seen, new, old) for new, old in zip(followed, past, strict=False)]
@@ -233,7 +235,7 @@ def settle(
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
     keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
     tau = PER_LR * numbers.lr.clamp(max=MOST_LR)
-    anchors = learned.anchor(tau, spent, phi, numbers.gain, at.stir)
+    pull = where(spent > 0, 1 - learned.anchor(tau, spent, phi, numbers.gain, at.stir), 0.0)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
@@ -241,7 +243,7 @@ def settle(
     last = where(at.entries > 0, k, past[2])
     torch.stack([x.to(info.dtype) for x in outcome], out=info)
     known.copy_(torch.stack([*bends, last, *level]))
-    return Moves(keep, 1 - anchors, tau * k * at.sigma, numbers.gain * at.trust)
+    return Moves(keep, pull, where(k > 0, tau * k * at.sigma, 0.0), numbers.gain * at.trust)
 
 
 class Numbers(NamedTuple):

@@ -155,21 +155,30 @@ def cleaned(Q: Tensor) -> Tensor:
     return torch.where(Q.abs() < CLEAN * torch.finfo(Q.dtype).eps, 0.0, Q)
 
 
-def ridged(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """A factor of largest variance 1 with the ridge, its columns sorted by their variance, largest first; and their order."""
-    order = factor.diagonal(dim1=-2, dim2=-1).argsort(dim=-1, descending=True, stable=True)
-    matrix = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return matrix.gather(-1, order.unsqueeze(-2).expand_as(factor)), order
+def arranged(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """The order of rows, and that of columns by their variance, largest first, in which a basis is refreshed.
 
-
-def orthogonal(x: Tensor, known: Tensor) -> Tensor:
-    """Q of x = Q R. ``known`` tells the columns that have a variance: rows that are 0 in all of them come last.
-
-    No gradient has reached these rows: padding, words that have not occurred, pixels that are always black. The reflections
-    of the others leave them alone, so that each stays a direction by itself, exactly, and its part of every step is 0.
+    Rows that no gradient has reached come last, and the columns that are these rows' own: padding, words that have not
+    occurred, pixels that are always black. The reflections of the others then leave them alone, so that each stays a direction
+    by itself, exactly, and its part of every step is 0.
     """
-    last = (x * known.unsqueeze(-2) == 0).all(-1).to(torch.uint8)
-    order = last.argsort(dim=-1, stable=True).unsqueeze(-1).expand_as(x)
+    variances, there = factor.diagonal(dim1=-2, dim2=-1), Q != 0
+    reached = (there & (variances > 0).unsqueeze(-2)).any(-1)
+    own = ~(there & reached.unsqueeze(-1)).any(-2)
+    by_variance = variances.argsort(dim=-1, descending=True, stable=True)
+    last = own.gather(-1, by_variance).to(torch.uint8).argsort(dim=-1, stable=True)
+    return (~reached).to(torch.uint8).argsort(dim=-1, stable=True), by_variance.gather(-1, last)
+
+
+def ridged(factor: Tensor, order: Tensor) -> Tensor:
+    """A factor of largest variance 1 with the ridge, its columns in this order."""
+    matrix = _scaled(factor) + RIDGE * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return matrix.gather(-1, order.unsqueeze(-2).expand_as(factor))
+
+
+def orthogonal(x: Tensor, rows: Tensor) -> Tensor:
+    """Q of x = Q R, by reflections of the rows in this order."""
+    order = rows.unsqueeze(-1).expand_as(x)
     Q: Tensor = torch.linalg.qr(x.gather(-2, order))[0]
     return torch.empty_like(Q).scatter_(-2, order, Q)
 
@@ -181,9 +190,8 @@ def next_basis(factor: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     gradient has as they are; without it rounding would turn them. Returns the new basis, the rotation :math:`S = Q^T Q_{new}`
     that takes what is kept from the old one to the new one, and the order of the columns before the iteration.
     """
-    matrix, order = ridged(factor)
-    variances = factor.diagonal(dim1=-2, dim2=-1)
-    new = orthogonal(Q @ matrix, variances.gather(-1, order) > 0)
+    rows, order = arranged(factor, Q)
+    new = orthogonal(Q @ ridged(factor, order), rows)
     return new, Q.mT @ new, order
 
 

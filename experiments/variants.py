@@ -154,7 +154,7 @@ class Variant(Optimizer):
                 grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
                 kept = math.sqrt(max(1 - stirs[p] * (tau * length) ** 2 * spent * grown, 0.0))
                 if p.ndim > 1:
-                    w.mul_(torch.where(reached(block), kept, 1.0) if o["guards"] else kept)
+                    w.mul_(1 - (1 - kept) * reached(block).to(w.dtype) if o["guards"] else kept)
                 else:
                     w.lerp_(matrix(self.state[p]["start"]), 1 - kept)
             w.mul_(1 - o["lr"] * o["weight_decay"]).sub_(d, alpha=tau * size * k * length)

@@ -224,3 +224,79 @@ def test_weight_decay_reaches_everything():
         p.grad[2] = 0
         optimizer.step()
     torch.testing.assert_close(p[2].detach(), torch.full((8,), (1 - 1e-3) ** 10))
+
+
+@pytest.mark.parametrize("kind", ["native", "eager", "bfloat16"])
+def test_rows_stay_where_first_gradients_leave_directions_open(kind):
+    """Reached directions without variance beside rows that no gradient has reached: each stays a direction by itself."""
+    for seed in (0, 6, 19, 32):
+        torch.manual_seed(seed)
+        p = torch.nn.Parameter(torch.randn(7, 11))
+        optimizer, before = AdaArturo([p], **KINDS[kind]), p.detach().clone()
+        for t in range(12):
+            p.grad = (torch.randn(7, 2) @ torch.randn(2, 11)).relu()
+            p.grad[2:] *= t >= 5
+            p.grad[:, 3] = 0
+            optimizer.step()
+        assert torch.equal(p[:, 3], before[:, 3]), seed
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "16" not in kind])
+def test_infinite_weights_without_gradients_stay(kind):
+    """Such as a mask of -inf: they were no number after 0 times infinity."""
+    p = torch.nn.Parameter(torch.randn(6, 5, generator=torch.Generator().manual_seed(0)))
+    with torch.no_grad():
+        p[0] = -float("inf")
+    optimizer, before = AdaArturo([p], **KINDS[kind]), p.detach().clone()
+    for t in range(4):
+        p.grad = noise(p, t)
+        p.grad[0] = 0
+        optimizer.step()
+    assert torch.equal(p[0], before[0]) and p[1:].isfinite().all() and (p[1:] != before[1:]).all()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "16" not in kind])
+def test_a_weight_that_is_no_number_stops_everything_and_spreads_nowhere(kind):
+    """And once it is mended training goes on: what was learned does not hold it."""
+    params = [torch.nn.Parameter(torch.ones(6, 5)), torch.nn.Parameter(torch.ones(4))]
+    optimizer = AdaArturo(params, weight_decay=0.1, **KINDS[kind])
+
+    def steps(first, count):
+        for t in range(first, first + count):
+            for p in params:
+                p.grad = noise(p, t)
+            optimizer.step()
+
+    steps(0, 3)
+    with torch.no_grad():
+        params[0][2, 3] = float("nan")
+    before = [p.detach().clone() for p in params]
+    with pytest.warns(UserWarning, match="nothing moves"):
+        steps(3, 2)
+    assert all(torch.equal(p.nan_to_num(7.0), x.nan_to_num(7.0)) for p, x in zip(params, before, strict=True))
+    with torch.no_grad():
+        params[0][2, 3] = 1.0
+    steps(5, 2)
+    assert all(p.isfinite().all() and (p != x).any() for p, x in zip(params, before, strict=True))
+
+
+@both
+@pytest.mark.parametrize("way", ["share", "data"])
+def test_state_whose_storage_moves_is_found_again(covariance, way):
+    """C++ keeps addresses from step to step: ``share_memory_``, a queue to another process or ``.data =`` change them."""
+    found = []
+    for moves in (False, True):
+        p = torch.nn.Parameter(torch.ones(16, 8))
+        optimizer = AdaArturo([p], covariance=covariance)
+        for t in range(8):
+            if moves and t == 3:
+                for x in optimizer.state[p].values():
+                    if way == "share":
+                        x.share_memory_()
+                    else:
+                        x.data = x.data.clone()
+            p.grad = noise(p, t)
+            optimizer.step()
+        assert optimizer.state[p]["step"] == 8
+        found.append(p.detach())
+    assert torch.equal(*found)

@@ -8,7 +8,7 @@ from torch.nn import Parameter
 
 from arturo import AdaArturo
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import row_of, settle, settle_natively
+from arturo.adaptive_step import lines_of, row_of, settle, settle_natively
 from arturo.kernels import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
@@ -73,3 +73,10 @@ def test_the_order_of_rows_changes_no_bit():
         _, curvature = settle_natively([rows[i] for i in order], [sums[order]], info, KNOWN, 0.1, None, ())
         found.append((info.tolist(), curvature))
     assert found[0] == found[1]
+
+
+def test_who_counts_a_row_may_change():
+    """Groups of sharded parameters may come later: then another process may count what this one did."""
+    (row,) = make_rows([{"shape": (3, 4)}], 5)
+    mine, theirs, again = (lines_of([row._replace(counted=counted)]) for counted in (True, False, True))
+    assert mine == again != theirs

@@ -58,6 +58,7 @@ class Table(NamedTuple):
     numbers: NativeConstants
 
 
+VERSION = 1  # of the functions and structs in cpp/; raise it there, too, whenever one of them changes
 _TYPES = {"i": ctypes.c_int32, "q": ctypes.c_int64, "d": ctypes.c_double, "p": ctypes.c_void_p}
 _ARGUMENTS = {  # of the functions in cpp/native.cpp and cpp/adaptive.cpp
     "arturo_pass": "iiqppppppip", "arturo_count": "qpd", "arturo_count_steps": "qp", "arturo_learned": "iiqpppppip",
@@ -71,6 +72,14 @@ def _load() -> ctypes.CDLL | None:
     except ImportError:
         return None
     library = ctypes.CDLL(path)
+    version = library.arturo_version() if hasattr(library, "arturo_version") else 0
+    if version != VERSION:
+        warnings.warn(
+            f"arturo's C++ kernel was built from other sources than this version's ({path} is number {version}, not {VERSION}) "
+            "and is not used. Install arturo again to build it",
+            stacklevel=2,
+        )
+        return None
     for name, letters in _ARGUMENTS.items():
         getattr(library, name).argtypes = [_TYPES[letter] for letter in letters]
     return library

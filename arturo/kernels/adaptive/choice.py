@@ -35,8 +35,11 @@ def _turned(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[Adaptiv
 
 def _diagonal(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[AdaptiveRow]], Kernel]:
     """The C++ passes where they can be had, generated code if told so, ``_foreach`` on accelerators, else the loop."""
+    if may_be_native and native.takes(row):
+        return Native
+    row.layout.size[0] = -1.0  # other kernels do not follow it
     if may_be_native:
-        return Native if native.takes(row) else Eager
+        return Eager
     group = row.group
     if group["state_dtype"] is not None:
         return Eager  # its hash has no other form

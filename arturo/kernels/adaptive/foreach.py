@@ -123,11 +123,10 @@ def _move(rows: list[AdaptiveRow], own: Moves) -> None:
         for row, x, *numbers in zip(rows, step, *own, strict=True):
             eager.shift(row, x, Moves(*numbers))
         return
-    pulls = torch._foreach_sign(step)
-    torch._foreach_abs_(pulls)  # 1, or 0 where the step is 0
-    torch._foreach_mul_(pulls, pull)
     away = mean if rows[0].start is None else list(torch._foreach_sub(mean, [row.state["start"] for row in rows]))
-    torch._foreach_mul_(pulls, away)
+    pulls = torch._foreach_mul(away, pull)
+    for x, moved in zip(pulls, step, strict=True):
+        x.masked_fill_(moved == 0, 0.0)
     torch._foreach_sub_(mean, pulls)
     torch._foreach_mul_(mean, keep)
     torch._foreach_mul_(step, length)

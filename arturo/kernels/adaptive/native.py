@@ -16,7 +16,7 @@ from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.row import AdaptiveRow
 
 OBSERVE, MOVE = range(2)
-_STAYS, _OF_STEP, _NUMBERS = map(struct.Struct, ("=6Q2q", "=Qq", "=7d"))  # struct LearnedTensor of cpp/adaptive.h
+_STAYS, _OF_STEP, _NUMBERS = map(struct.Struct, ("=6Qq", "=Q2q", "=7d"))  # struct LearnedTensor of cpp/adaptive.h
 _FORMAT_OF = {dtypes: i for i, dtypes in enumerate(native.FORMATS)}
 
 
@@ -104,12 +104,16 @@ def _packed(rows: Sequence[AdaptiveRow], grads: list[Tensor]) -> bytes:
             numbers = _NUMBERS.pack(row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit)
         grad = laid_out(row.grad, row.param)
         grads.append(grad)
-        pieces += row.layout.record or _staying(row), _OF_STEP.pack(grad.data_ptr(), row.seed if rounded else 0), numbers
+        pieces += row.layout.record or _staying(row), _of_step(row, grad, rounded), numbers
     return b"".join(pieces)
+
+
+def _of_step(row: AdaptiveRow, grad: Tensor, rounded: bool) -> bytes:
+    return _OF_STEP.pack(grad.data_ptr(), row.first, row.seed if rounded else 0)
 
 
 def _staying(row: AdaptiveRow) -> bytes:
     tensors = [x.data_ptr() for x in (row.param, row.mean, row.state["M"], row.state["r"])]
     of_vector = (0, size_at(row)) if row.start is None else (row.start.data_ptr(), 0)
-    row.layout.record = _STAYS.pack(*tensors, *of_vector, row.mean.numel(), row.first)
+    row.layout.record = _STAYS.pack(*tensors, *of_vector, row.mean.numel())
     return row.layout.record

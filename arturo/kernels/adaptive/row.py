@@ -48,7 +48,7 @@ class Layout:
         self.size = array("d", (-1.0, 0.0))
         self.unusual = p.is_complex() or p.dim() == 0
         self._key = _key(group, p, state, number)
-        self._kept = p, *state.values()  # as long as these exist, nothing else has their ids
+        self._kept = p, *state.values()  # as long as these exist, nothing else is where they are
         step = state["step"]
         self.counter = step.data_ptr() if step.dtype == torch.float32 and type(step) in PLAIN and step.is_cpu else 0
 
@@ -59,8 +59,14 @@ class Layout:
 
 def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> list[Any]:
     here = p if type(p) is Parameter else getattr(p, "_local_tensor", p)  # of a DTensor
-    address = here.data_ptr() if type(here) in PLAIN else 0  # fake tensors have none
-    return [number, address, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *map(id, state.values())]
+    places = [x.data_ptr() if type(x) in PLAIN else _place(x) for x in (here, *state.values())]
+    return [number, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *places]
+
+
+def _place(x: Tensor) -> int:
+    """Of a DTensor's own part; fake tensors are nowhere."""
+    local: Tensor = getattr(x, "_local_tensor", x)
+    return local.data_ptr() if type(local) in PLAIN else id(x)
 
 
 class AdaptiveRow(NamedTuple):

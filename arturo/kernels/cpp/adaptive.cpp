@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -44,7 +45,7 @@ struct Block {
     CLONES LearnedSums pass_tile(TilePass pass, const TiledMatrix& m, int64_t number, const Buffers<T>& at) {            \
         return tile_pass<T>(pass, m, number, at);                                                                        \
     }                                                                                                                    \
-    CLONES void make_orthogonal(T* A, int n) { orthogonal(A, n, n); }
+    CLONES void make_orthogonal(T* A, int n, const std::vector<int64_t>& rows) { orthogonal(A, n, rows); }
 PASSES(float)
 PASSES(double)
 #undef PASSES
@@ -229,8 +230,10 @@ EXPORT void arturo_settle(int64_t parameters, const Column* columns, int64_t row
 
 // For tests: a matrix with padded rows becomes the Q of its QR decomposition.
 EXPORT void arturo_orthogonal(int32_t wide, int32_t n, void* matrix) {
+    std::vector<int64_t> rows(n);
+    std::iota(rows.begin(), rows.end(), int64_t(0));
     if (wide)
-        make_orthogonal(static_cast<double*>(matrix), n);
+        make_orthogonal(static_cast<double*>(matrix), n, rows);
     else
-        make_orthogonal(static_cast<float*>(matrix), n);
+        make_orthogonal(static_cast<float*>(matrix), n, rows);
 }

@@ -29,9 +29,9 @@ struct Size {  // of a mean after a move
 struct LearnedTensor {  // packed by arturo/kernels/adaptive/native.py: what stays from step to step, then what does not
     void *param, *mean, *M, *r, *start;  // start: where a vector began; null for a matrix
     Size* known;                         // null: not kept
-    int64_t size, index;                 // index: of the first entry in the whole parameter
+    int64_t size;
     void* grad;
-    int64_t seed;  // of its rounding bits
+    int64_t index, seed;  // index: of the first entry in the whole parameter; seed: of its rounding bits
     double gain, share, weight, eps, sure, sign, limit;
 };
 
@@ -192,7 +192,7 @@ uint64_t sample_of(const T* mean, int64_t size) {
 // The anchor pulls what is ``away`` from its start; not where the step is 0: what no gradient has reached stays.
 template <class T>
 INLINE T moved(T mean, T away, T step, T keep, T pull, T length) {
-    return (mean - (step != T(0) ? pull : T(0)) * away) * keep - step * length;
+    return (step != T(0) ? mean - pull * away : mean) * keep - step * length;
 }
 
 template <bool FILTER, bool START, class T>

@@ -23,14 +23,33 @@ namespace {
 
 constexpr int PANEL = PAD;
 
-// ``to``, with padded rows: the factor by its largest diagonal entry, plus ``ridge`` I, columns in the ``order`` of their diagonal
-// entries.
+struct Arrangement {
+    std::vector<int64_t> rows, columns;
+};
+
+// The order in which a basis is refreshed, see arranged of arturo/kronecker.py.
 template <class T>
-INLINE void ridged(const T* factor, int n, T ridge, T* to, int64_t* order) {
-    std::iota(order, order + n, int64_t(0));
+INLINE Arrangement arranged(const T* factor, const T* Q, int n) {
+    Arrangement order = {std::vector<int64_t>(n), std::vector<int64_t>(n)};
+    std::vector<char> reached(n), others(n);  // rows that a gradient has reached; columns that have something there
     const auto variance = [=](int64_t i) { return factor[i * (n + 1)]; };
-    std::stable_sort(order, order + n, [=](int64_t i, int64_t j) { return variance(i) > variance(j); });
-    const T largest = variance(order[0]);
+    for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < n && !reached[i]; ++j) reached[i] = Q[i * n + j] != T(0) && variance(j) > T(0);
+        for (int64_t j = 0; j < n && reached[i]; ++j) others[j] |= Q[i * n + j] != T(0);
+        order.rows[i] = order.columns[i] = i;
+    }
+    std::stable_partition(order.rows.begin(), order.rows.end(), [&](int64_t i) { return reached[i] != 0; });
+    std::stable_sort(order.columns.begin(), order.columns.end(), [&](int64_t i, int64_t j) {
+        return others[i] != others[j] ? others[i] > others[j] : variance(i) > variance(j);
+    });
+    return order;
+}
+
+// ``to``, with padded rows: the factor by its largest diagonal entry, plus ``ridge`` I, columns in this ``order``.
+template <class T>
+INLINE void ridged(const T* factor, int n, T ridge, const int64_t* order, T* to) {
+    T largest = factor[0];
+    for (int64_t i = 1; i < n; ++i) largest = std::max(largest, factor[i * (n + 1)]);
     for (int i = 0; i < n; ++i) {
         const T* __restrict from_ = factor + int64_t(i) * n;
         T* __restrict to_ = to + i * padded(n);
@@ -112,18 +131,13 @@ INLINE void factorise(T* V, int rows, T (*factor)[PANEL]) {
     }
 }
 
-// A, n x n with padded rows, becomes Q. Rows that are 0 in the first ``known`` columns, those with a variance, come last: no gradient
-// has reached them, and the reflections of the others leave them alone.
+// A, n x n with padded rows, becomes Q, by reflections of its rows in this order.
 template <class T>
-INLINE void orthogonal(T* A, int n, int known) {
+INLINE void orthogonal(T* A, int n, const std::vector<int64_t>& order) {
     const int side = int(padded(n)), panels = side / PANEL;
     std::vector<T> work(size_t(side) * side), stored(size_t(side) * side), both(size_t(2 * PANEL) * side);
     std::vector<Panel<T>> list(panels);
-    std::vector<int64_t> rows_of(n);
-    std::iota(rows_of.begin(), rows_of.end(), int64_t(0));
-    const auto reached = [=](int64_t i) { return std::any_of(A + i * side, A + i * side + known, [](T x) { return x != T(0); }); };
-    std::stable_partition(rows_of.begin(), rows_of.end(), reached);
-    for (int i = 0; i < n; ++i) std::copy_n(A + rows_of[i] * side, n, work.begin() + int64_t(i) * side);
+    for (int i = 0; i < n; ++i) std::copy_n(A + order[i] * side, n, work.begin() + int64_t(i) * side);
     for (int number = 0; number < panels; ++number) {
         const int k = number * PANEL, rows = side - k;
         T *V = stored.data() + size_t(side) * k, *corner = work.data() + size_t(k) * side + k;
@@ -141,7 +155,7 @@ INLINE void orthogonal(T* A, int n, int known) {
         const int k = number * PANEL, rows = side - k;
         reflect<T>(list[number], false, rows, {work.data() + size_t(k) * side + k, side}, rows, both.data());
     }
-    for (int i = 0; i < n; ++i) std::copy_n(work.begin() + int64_t(i) * side, side, A + rows_of[i] * side);
+    for (int i = 0; i < n; ++i) std::copy_n(work.begin() + int64_t(i) * side, side, A + order[i] * side);
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
 
     const double phi = at_most(at_least(A > 0 ? 1 - N / A : 0, c.least_share), 1), part = std::pow(phi, 2 * c.exponent);
     double k = A > 0 ? std::sqrt(part * B / at_least(A, N)) : 0;
-    const bool seen = skipped < entries;  // where everything is missing nothing moves
+    const bool broken = A != A || B != B;       // weights or state that are not finite: nothing moves
+    const bool seen = skipped < entries && !broken;  // nor where everything is missing
     const double now = room > 0 ? B / room : 0;
     if (seen) {
         known.numerator += c.memory * (-known.k * fell - known.numerator);
@@ -117,10 +118,10 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
         const int64_t at = row.column();
         const double tau = c.per_lr * at_most(row.lr, c.most_lr), reached = tau * std::sqrt(spent);
         const double spread = reached * reached * (phi + (1 - phi) / noise_level(row.gain));
-        const double grown = at_most(spread, 2 * c.most_pull * reached) * stirs[at];
+        const double grown = reached > 0 ? at_most(spread, 2 * c.most_pull * reached) * stirs[at] : 0;
         moves.keep[i] = seen ? 1 - row.lr * row.decay : 1;
         moves.pull[i] = 1 - std::sqrt(at_least(1 - grown, 0));
-        moves.length[i] = tau * k * sizes[at];
+        moves.length[i] = k > 0 ? tau * k * sizes[at] : 0;
         moves.gain[i] = row.gain * trusts[at];
     }
     outcome = {k > 0 ? 1 / k : 0, 0.5 * c.per_lr / largest * k * k * weighted, 0.5 * c.per_lr * largest * part * B,

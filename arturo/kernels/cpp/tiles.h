@@ -226,11 +226,10 @@ template <class T>
 INLINE void refresh_side(const Tile<T>& t, bool left, T* factor, T* Q, T ridge, const Buffers<T>& at) {
     const int h = int(t.height), w = int(t.width), n = left ? h : w;
     const int64_t stride = padded(n);
-    std::vector<int64_t> order(n);
-    ridged(factor, n, ridge, at.a, order.data());
+    const Arrangement order = arranged(factor, Q, n);
+    ridged(factor, n, ridge, order.columns.data(), at.a);
     multiply<T>(n, n, n, {Q, n, 1}, at.a, at.b);
-    const auto known = std::partition_point(order.begin(), order.end(), [=](int64_t i) { return factor[i * (n + 1)] > T(0); });
-    orthogonal(at.b, n, int(known - order.begin()));
+    orthogonal(at.b, n, order.rows);
     multiply<T>(n, n, n, {Q, 1, n}, at.b, at.c);  // S = Q^T new
     store(at.b, n, n, Q);
     load(factor, n, n, at.a);
@@ -246,7 +245,7 @@ INLINE void refresh_side(const Tile<T>& t, bool left, T* factor, T* Q, T ridge, 
     store(at.b, h, w, t.M);
     load(t.r, h, w, at.a);
     for (int i = 0; i < h; ++i)
-        for (int j = 0; j < w; ++j) t.r[int64_t(i) * w + j] = at.a[left ? order[i] * padded(w) + j : i * padded(w) + order[j]];
+        for (int j = 0; j < w; ++j) t.r[int64_t(i) * w + j] = at.a[left ? order.columns[i] * padded(w) + j : i * padded(w) + order.columns[j]];
 }
 
 // factor += weight (A B - factor)
