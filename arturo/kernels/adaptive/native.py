@@ -104,12 +104,9 @@ def _packed(rows: Sequence[AdaptiveRow], grads: list[Tensor]) -> bytes:
             numbers = _NUMBERS.pack(row.gain, row.share, row.weight, group["eps"], row.sure, sign, row.limit)
         grad = laid_out(row.grad, row.param)
         grads.append(grad)
-        pieces += row.layout.record or _staying(row), _of_step(row, grad, rounded), numbers
+        of_step = _OF_STEP.pack(grad.data_ptr(), row.first, row.seed if rounded else 0)
+        pieces += row.layout.record or _staying(row), of_step, numbers
     return b"".join(pieces)
-
-
-def _of_step(row: AdaptiveRow, grad: Tensor, rounded: bool) -> bytes:
-    return _OF_STEP.pack(grad.data_ptr(), row.first, row.seed if rounded else 0)
 
 
 def _staying(row: AdaptiveRow) -> bytes:

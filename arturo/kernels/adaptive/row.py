@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from arturo.core import rounding
 from arturo.kernels.batch import largest_gradient
@@ -36,7 +35,7 @@ class Layout:
         size: what the last move left of its size, for the C++ passes (struct Size of cpp/adaptive.h).
     """
 
-    __slots__ = ("_kept", "_key", "counter", "grid", "least", "line", "native", "record", "size", "unusual")
+    __slots__ = ("_kept", "_key", "_plain", "counter", "grid", "least", "line", "native", "record", "size", "unusual")
 
     def __init__(
         self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, grid: Tiling | None, least: float
@@ -47,20 +46,20 @@ class Layout:
         self.line: bytes | None = None
         self.size = array("d", (-1.0, 0.0))
         self.unusual = p.is_complex() or p.dim() == 0
-        self._key = _key(group, p, state, number)
+        self._plain = all(type(x) in PLAIN for x in (p, *state.values()))
+        self._key = _key(group, p, state, number, self._plain)
         self._kept = p, *state.values()  # as long as these exist, nothing else is where they are
         step = state["step"]
         self.counter = step.data_ptr() if step.dtype == torch.float32 and type(step) in PLAIN and step.is_cpu else 0
 
     def fits(self, group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> bool:
         """Whether everything lies where it did."""
-        return self._key == _key(group, p, state, number)
+        return self._key == _key(group, p, state, number, self._plain)
 
 
-def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> list[Any]:
-    here = p if type(p) is Parameter else getattr(p, "_local_tensor", p)  # of a DTensor
-    places = [x.data_ptr() if type(x) in PLAIN else _place(x) for x in (here, *state.values())]
-    return [number, p.dtype, p.shape, here.stride(), group["covariance"], group["block"], *places]
+def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, plain: bool) -> list[Any]:
+    places = map(Tensor.data_ptr if plain else _place, (p, *state.values()))
+    return [number, p.dtype, p.shape, p.stride(), group["covariance"], group["block"], *places]
 
 
 def _place(x: Tensor) -> int:
