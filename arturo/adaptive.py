@@ -149,7 +149,6 @@ class AdaArturo(TrustRegionOptimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step.
 
@@ -163,7 +162,8 @@ class AdaArturo(TrustRegionOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._take_step()
+        with torch.no_grad():
+            self._take_step()
         return loss
 
     @_disable_dynamo

@@ -127,7 +127,7 @@ def take_step(
     first = 0
     for kernel in passes:
         here = slice(first, first := first + len(kernel.rows))
-        kernel.move(Moves(*[numbers[here] for numbers in moves]))
+        kernel.move(moves if len(passes) == 1 else Moves(*[numbers[here] for numbers in moves]))
     count(rows)
     return info.tolist() if on_host else None, curvature
 
