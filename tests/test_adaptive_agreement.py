@@ -218,3 +218,23 @@ def test_a_deep_copy_between_steps_takes_the_same_steps(snapshot):
     list(train(optimizer, params, 5))
     list(train(twin, twins, 5))
     assert snapshot(optimizer) == snapshot(twin)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-30, 1e-8, 1e-2])
+@pytest.mark.parametrize("size", [1, 15, 16, 33, 5000])
+def test_cpp_and_the_loop_agree_for_any_eps(eps, size):
+    """Without it, 1 / s is estimated where the processor can; entries that do not fill its registers among them."""
+    found = []
+    for flags in ({}, {"foreach": False}):
+        p = torch.nn.Parameter(torch.linspace(-1, 1, size).view(-1, 1).clone())
+        vector = torch.nn.Parameter(torch.linspace(-1, 1, size))
+        optimizer = AdaArturo([p, vector], covariance="diagonal", eps=eps, **flags)
+        for t in range(6):
+            generator = torch.Generator().manual_seed(t)
+            for x in (p, vector):
+                x.grad = torch.randn(x.shape, generator=generator) * torch.logspace(-12, 3, size).view_as(x)
+                x.grad[:: 7 + t] *= 1e3  # outliers: the filter's second half
+            optimizer.step()
+        found.append((p.detach(), vector.detach()))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=3e-6, atol=1e-6)
