@@ -207,6 +207,7 @@ def test_one_warning_and_none_under_capturable(every, quadratic):
     optimizer = every(params)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", "lr=.* counts as")
         for t in range(4):
             quadratic.gradients(params, t)
             params[1].grad[0] = NAN if t else 1.0
