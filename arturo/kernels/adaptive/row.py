@@ -58,13 +58,17 @@ class Layout:
 
 
 def _key(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int, plain: bool) -> list[Any]:
-    places = map(Tensor.data_ptr if plain else _place, (p, *state.values()))
+    tensors = p, *state.values()
+    try:
+        places = [*map(Tensor.data_ptr if plain else _place, tensors)]
+    except TypeError:  # the user keeps something else there
+        places = [*map(_place, tensors)]
     return [number, p.dtype, p.shape, p.stride(), group["covariance"], group["block"], *places]
 
 
-def _place(x: Tensor) -> int:
+def _place(x: Any) -> int:
     """Of a DTensor's own part; fake tensors are nowhere."""
-    local: Tensor = getattr(x, "_local_tensor", x)
+    local = getattr(x, "_local_tensor", x)
     return local.data_ptr() if type(local) in PLAIN else id(x)
 
 
