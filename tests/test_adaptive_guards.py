@@ -257,7 +257,7 @@ def test_infinite_weights_without_gradients_stay(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "16" not in kind])
 def test_a_weight_that_is_no_number_stops_everything_and_spreads_nowhere(kind):
-    """And once it is mended training goes on: what was learned does not hold it."""
+    """Once it is mended, training resumes: nothing that was learned has become NaN."""
     params = [torch.nn.Parameter(torch.ones(6, 5)), torch.nn.Parameter(torch.ones(4))]
     optimizer = AdaArturo(params, weight_decay=0.1, **KINDS[kind])
 

@@ -108,3 +108,13 @@ def test_what_was_asked_for_says_nothing(monkeypatch):
         for options in ({"foreach": False}, {"foreach": True}, {"fused": False}, {"capturable": True}):
             train(steps=1, **options)
     assert not caught
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
+def test_an_extension_of_other_sources_is_not_used(monkeypatch):
+    """An editable install keeps the old one after a pull: its structs may have other fields."""
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    with pytest.warns(UserWarning, match=rf"other sources .*is number {native.VERSION - 1}, not {native.VERSION}.* Install"):
+        assert native._load() is None
+    monkeypatch.undo()
+    assert native._load() is not None

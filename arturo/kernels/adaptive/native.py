@@ -65,7 +65,7 @@ def takes(row: AdaptiveRow) -> bool:
     if layout.native is None:
         dtypes = row.param.dtype, row.mean.dtype, row.state["M"].dtype
         layout.native = _FORMAT_OF.get(dtypes, -1) if lie_alike(row) else -1
-    return layout.native >= 0 and grad.dtype == row.param.dtype and type(grad) in native.PLAIN and grad.is_cpu
+    return layout.native >= 0 and grad.dtype == row.param.dtype and native.is_plain(grad)
 
 
 def lie_alike(row: AdaptiveRow) -> bool:

@@ -242,7 +242,8 @@ TARGET_V4 inline void move_v4(const LearnedChunk<float>& t, int n, const Learned
         }
         const __m512 r = _mm512_maskz_loadu_ps(there, t.r + i), mean = _mm512_maskz_loadu_ps(there, t.mean + i);
         const __m512 x = r > least ? r : least, y = _mm512_maskz_rsqrt14_ps(0xFFFF, x);
-        const __m512 step = M * (y * (more - half * x * y * y)), away = START ? mean - _mm512_maskz_loadu_ps(there, t.start + i) : mean;
+        const __m512 step = M * (y * (more - half * x * y * y));
+        const __m512 away = START ? mean - _mm512_maskz_loadu_ps(there, t.start + i) : mean;
         _mm512_mask_storeu_ps(t.mean + i, there, (step != zero ? mean - pull * away : mean) * keep - step * length);
     }
 }

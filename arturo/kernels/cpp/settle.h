@@ -94,7 +94,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
 
     const double phi = at_most(at_least(A > 0 ? 1 - N / A : 0, c.least_share), 1), part = std::pow(phi, 2 * c.exponent);
     double k = A > 0 ? std::sqrt(part * B / at_least(A, N)) : 0;
-    const bool broken = A != A || B != B;       // weights or state that are not finite: nothing moves
+    const bool broken = A != A || B != B;            // weights or state that are not finite: nothing moves
     const bool seen = skipped < entries && !broken;  // nor where everything is missing
     const double now = room > 0 ? B / room : 0;
     if (seen) {

@@ -245,7 +245,8 @@ INLINE void refresh_side(const Tile<T>& t, bool left, T* factor, T* Q, T ridge, 
     store(at.b, h, w, t.M);
     load(t.r, h, w, at.a);
     for (int i = 0; i < h; ++i)
-        for (int j = 0; j < w; ++j) t.r[int64_t(i) * w + j] = at.a[left ? order.columns[i] * padded(w) + j : i * padded(w) + order.columns[j]];
+        for (int j = 0; j < w; ++j)
+            t.r[int64_t(i) * w + j] = at.a[left ? order.columns[i] * padded(w) + j : i * padded(w) + order.columns[j]];
 }
 
 // factor += weight (A B - factor)
