@@ -11,8 +11,9 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable would impor
 from torch.optim.optimizer import ParamsT
 
 from arturo import adaptive_checkpoint, sharding
+from arturo.adaptive_rows import Layouts, row_of
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import MOST_LR, Layouts, row_of, take_step
+from arturo.adaptive_step import MOST_LR, take_step
 from arturo.advice import warn
 from arturo.base import TrustRegionOptimizer
 from arturo.hyperparameters import ADAPTIVE

@@ -8,7 +8,6 @@ computed on the device.
 
 from __future__ import annotations
 
-import functools
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
@@ -17,87 +16,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from arturo import adaptive_state, kronecker, sharding
-from arturo.adaptive_state import grid_of, least_size
+from arturo import adaptive_state, sharding
+from arturo.adaptive_state import least_size
 from arturo.kernels import native
 from arturo.kernels.adaptive import Moves
 from arturo.kernels.adaptive.choice import kernels
-from arturo.kernels.adaptive.row import AdaptiveRow, Layout
-from arturo.kernels.batch import sum_dtype
-from arturo.kronecker import Tiling
+from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.surrogates import learned
 
 PER_LR = 20.0  # tau / lr: weights with a root mean square of 0.05 move by about lr
 MOST_LR = 3e-3  # that counts for the length of a step: at tau = 0.2 most networks with ReLUs die within a few coherent steps
 ROUNDING = 1e-10  # of A and N, sums in float64, which are equal at a first step
 SHARE_EXPONENT = 0.1875  # gamma of arturo.surrogates.learned.reach
-
-
-Layouts = dict[int, Layout]  # by the parameter's id, which its layout keeps alive: hashing a tensor takes longer
-
-
-def row_of(
-    group: Mapping[str, Any],
-    p: Tensor,
-    state: Mapping[str, Tensor],
-    number: int,
-    shards: sharding.Shards | None,
-    layouts: Layouts,
-) -> AdaptiveRow:
-    """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
-    grad, counted, first, t, alive = p.grad, True, 0, next_step(group, state), None
-    assert grad is not None
-    layout = layouts.get(id(p))
-    if layout is None or not layout.fits(group, p, state, number):
-        layout = layouts[id(p)] = layout_of(group, p, state, number)
-    grid = layout.grid
-    if shards is not None:
-        counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
-        first = starts[0]
-        p, grad, state = shards.local(p, grad, state)
-    if layout.unusual:
-        p, grad, state = as_vectors(p, grad, state)
-    if group["capturable"] and isinstance(group["lr"], Tensor):
-        alive = group["lr"].reshape(()).to(p.device) > 0
-    gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
-    return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, layout, alive)
-
-
-def as_vectors(p: Tensor, grad: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-    """Complex numbers as pairs of reals, a single number as a vector: 0-d float32 would take on the float64 of the sums."""
-    if p.is_complex():
-        p, grad = (torch.view_as_real(x.resolve_conj()) for x in (p, grad))
-    if p.dim() == 0:
-        p, grad = p.unsqueeze(0), grad.unsqueeze(0)
-        state = {name: x.unsqueeze(0) if name in ("M", "r", "start", "mean") else x for name, x in state.items()}
-    return p, grad, state
-
-
-def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> Layout:
-    grid = grid_of(group, p)
-    check_layout(p, state, grid)
-    return Layout(group, p, state, number, grid, least_size(p))
-
-
-def check_layout(p: Tensor, state: Mapping[str, Tensor], grid: Tiling | None) -> None:
-    """State that does not fit would be read as something else, or beyond its end."""
-    M, asked = state["M"], dict(kronecker.sides(grid))
-    known = {name: state["Q_" + name].shape[-1] for name in ("L", "R") if "Q_" + name in state}
-    if known != asked or M.shape != (p.shape if not p.is_complex() else (*p.shape, 2)):
-        raise RuntimeError(
-            f"the state of a parameter of shape {tuple(p.shape)} was made for shape {tuple(M.shape)} and bases of sides "
-            f"{known or 'none'}, but its shape, block and covariance ask for {asked or 'none'}: these must not change after "
-            "the first step; to begin anew, delete optimizer.state[p]"
-        )
-
-
-def next_step(group: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
-    """The number of the next step, from 1; under capturable on the device and in float64, as gains are differences from 1."""
-    step = state["step"]
-    return step.to(sum_dtype(step.device)) + 1 if group["capturable"] else int(step.item()) + 1
-
-
-_host_gain = functools.lru_cache(maxsize=64)(learned.filter_gain)  # mostly the same for all parameters
 
 Members = Sequence[tuple[Tensor, Mapping[str, Any]]]  # all parameters of the optimizer, in order, each with its group
 

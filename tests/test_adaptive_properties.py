@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arturo import AdaArturo, kronecker
+from arturo.adaptive_rows import row_of
 from arturo.adaptive_state import MOST_SIZE, VECTOR_SIZE, least_size
-from arturo.adaptive_step import PER_LR, row_of
+from arturo.adaptive_step import PER_LR
 from arturo.surrogates import learned
 
 SHAPES = ((5, 4), (4, 4), (7,), (1,), (1, 1), ())

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch.nn import Parameter
 
 from arturo import AdaArturo
+from arturo.adaptive_rows import row_of
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import lines_of, row_of, settle, settle_natively
+from arturo.adaptive_step import lines_of, settle, settle_natively
 from arturo.kernels import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arturo import AdaArturo, adaptive_state, adaptive_step, kronecker, reference_adaptive
+from arturo import AdaArturo, adaptive_rows, adaptive_state, adaptive_step, kronecker, reference_adaptive
 from arturo.kernels import adaptive
 from arturo.kernels.adaptive import eager, tiles
 from arturo.surrogates import learned
@@ -526,6 +526,7 @@ MODULES = {
     "learned": learned,
     "adaptive_state": adaptive_state,
     "adaptive_step": adaptive_step,
+    "adaptive_rows": adaptive_rows,
     "kronecker": kronecker,
     "eager": eager,
     "tiles": tiles,
