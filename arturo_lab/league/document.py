@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from arturo_lab.league.ablation import ABLATION_TASKS
 from arturo_lab.league.field import OURS, REFERENCE, VALIDATION, League, label
-from arturo_lab.league.figures import curves_figure, ranks_figure
+from arturo_lab.league.figures import curves_figure, headline_figure, ranks_figure
 from arturo_lab.league.results import Outcome, headline, judged_on_validation, outcome, targets, variant, versus
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, at_defaults
@@ -105,7 +105,10 @@ def headline_parts(league: League, rows: Rows) -> list[Part]:
     of = headline(league, rows)
     if of is None or not of.sections:
         return []
-    return [Part(HEADLINE, (decided(of),), headline_table(of), (), curves_figure(of), "curves-best")]
+    return [
+        Part(HEADLINE, (decided(of),), headline_table(of), (), headline_figure(of), "at-a-glance"),
+        Part(f"{HEADLINE}: curves", (), None, (), curves_figure(of), "curves-best"),
+    ]
 
 
 def decided(of: Outcome) -> str:

@@ -49,7 +49,6 @@ ENTRANTS = (
     "soap",
     "ivon",
     "arturo-default",
-    "adaarturo-diagonal",
     "adaarturo",
 )
 

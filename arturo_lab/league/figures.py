@@ -1,20 +1,59 @@
-"""The figures of the league: ranks, performance profiles, curves, learning rates."""
+"""The figures of the league: AdaArturo against AdamW at a glance, ranks, curves."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from arturo_lab.league.field import OURS, REFERENCE, label
-from arturo_lab.league.results import Outcome, variant
-from arturo_lab.report.palette import style
-from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid
+from arturo_lab.league.results import Outcome, epochs_to_aim, ratios, variant
+from arturo_lab.report.palette import VERMILION, style
+from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid, log_ticks
+from arturo_lab.tasks.catalog import TASKS
 
-DRAWN = ("sgd", REFERENCE, "muon", "soap", OURS)  # in the curves: all thirteen would hide each other
+DRAWN = ("sgd", REFERENCE, "muon", "soap", OURS)  # in the curves: all twelve would hide each other
 COLUMNS = 3  # panels beside each other
+BETTER, WORSE = style(OURS).light, VERMILION[0]
+
+
+def headline_figure(of: Outcome) -> Figure | None:
+    """Two panels, a line for each task: how soon AdaArturo is as good as AdamW at its end, and what it ends at."""
+    shown = [(section, epochs) for section in of.sections if (epochs := epochs_to_aim(section)) is not None]
+    if not shown:
+        return None
+    figure, (left, right) = grid(1, 2)
+    figure.set_size_inches(10, 0.27 * len(shown) + 1.6)
+    for y, (section, epochs) in enumerate(shown):
+        each, share = ratios(section), min(epochs / TASKS[section.task].epochs, 1.0)
+        colour = BETTER if each and max(each) < 1 else WORSE if each and min(each) > 1 else "0.5"
+        left.barh(y, 100 * share, height=0.62, facecolor="none" if epochs == math.inf else colour, edgecolor=colour)
+        left.text(100 * share + 2, y, "never" if epochs == math.inf else f"{share:.0%}", va="center", fontsize=8)
+        if each:
+            mean = math.exp(statistics.fmean(map(math.log, each)))
+            right.plot([1, mean], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+            right.plot(each, [y] * len(each), "o", color=colour, markersize=4.5, markeredgecolor="white", markeredgewidth=0.6)
+    left.set_yticks(range(len(shown)), [TASKS[section.task].title for section, _ in shown])
+    left.set_xlim(0, 116)
+    left.set_xticks(range(0, 101, 25))
+    left.set_xlabel("validation: steps to AdamW's last result, in % of all", fontsize=8)
+    right.set_yticks(range(len(shown)), [])
+    right.set_xscale("log")
+    log_ticks(right.xaxis, *right.get_xlim())
+    right.set_xlabel("test: last loss or error, AdamW's = 1; left is better", fontsize=8)
+    for axes, theirs in ((left, 100), (right, 1)):
+        axes.axvline(theirs, color=style(REFERENCE).light, linewidth=1.2, linestyle="--")
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        finish(axes)
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    words = f"{label(OURS)}, untouched, against AdamW at its best (dashed)"
+    figure.suptitle(f"{words}\ndots: seeds; bars: their mean; orange: worse with every seed, grey: with some", fontsize=9)
+    return figure
 
 
 def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:

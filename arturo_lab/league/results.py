@@ -13,6 +13,7 @@ from arturo_lab.league.field import OURS, REFERENCE, League
 from arturo_lab.league.rows import Rows, busy, clocked, validation_value
 from arturo_lab.league.stages import SLOTS, Slot
 from arturo_lab.report.comparison import Difference, compare
+from arturo_lab.report.evidence import median_arrival
 from arturo_lab.report.ranking import Ranking, ranking
 from arturo_lab.report.sections import Section, Variant, sections
 from arturo_lab.runs.config import RunConfig
@@ -114,6 +115,25 @@ def versus(section: Section | None) -> Difference | None:
     """AdaArturo against AdamW with its warm-up; None unless both have a run that is over."""
     ours = variant(section, OURS)
     return None if section is None or ours is None else compare(section, REFERENCE).of(ours)
+
+
+def epochs_to_aim(section: Section | None) -> float | None:
+    """After how many epochs AdaArturo is as good as the aim: infinity if not half of its seeds are; None as long as unknown."""
+    ours = variant(section, OURS)
+    if section is None or ours is None or section.aim is None:
+        return None
+    epochs = median_arrival(ours.arrivals(section.aim, "epochs"))
+    return math.inf if epochs is None else epochs
+
+
+def ratios(section: Section) -> list[float]:
+    """AdaArturo's loss, or its error where accuracy counts, in parts of AdamW's, seed by seed; empty for other metrics."""
+    ours, theirs = (variant(section, name) for name in (OURS, REFERENCE))
+    if ours is None or theirs is None or (section.metric.higher and section.metric.unit != "%"):
+        return []
+    pairs = [(ours.values[seed], theirs.values[seed]) for seed in sorted(ours.values.keys() & theirs.values.keys())]
+    pairs = [(1 - one, 1 - other) for one, other in pairs] if section.metric.higher else pairs
+    return [one / other for one, other in pairs] if all(value > 0 for pair in pairs for value in pair) else []
 
 
 def targets(league: League, rows: Rows) -> dict[str, float]:

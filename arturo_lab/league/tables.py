@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from arturo_lab.league.ablation import ABLATIONS, FULL
 from arturo_lab.league.field import OURS, REFERENCE, League, label
-from arturo_lab.league.results import Outcome, variant, versus
+from arturo_lab.league.results import Outcome, epochs_to_aim, variant, versus
 from arturo_lab.league.rows import Rows, busy
 from arturo_lab.league.stages import winner
 from arturo_lab.league.valley import REFERENCE_RATES
@@ -100,12 +101,10 @@ def headline_table(of: Outcome) -> Table:
 
 def steps_cell(of: Outcome, task: str) -> Cell:
     """When AdaArturo is as good as AdamW will be."""
-    section = of.section(task)
-    entry = variant(section, OURS)
-    if section is None or entry is None or section.aim is None:
-        return Cell("-")
-    epochs = median_arrival(entry.arrivals(section.aim, "epochs"))
+    epochs = epochs_to_aim(of.section(task))
     if epochs is None:
+        return Cell("-")
+    if epochs == math.inf:
         return Cell("not reached")
     steps = round(epochs * of.steps[task])
     return Cell(f"{steps:,}", steps, f"{epochs / TASKS[task].epochs:.0%}")

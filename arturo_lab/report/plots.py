@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
@@ -161,7 +162,7 @@ def set_scale(axes: Axes, shown: Sequence[Band], metric: ShownMetric) -> str:
     values = values[np.isfinite(values)]
     if not metric.higher and len(values) and values.min() > 0 and values.max() > 3 * values.min():
         axes.set_yscale("log")
-        log_ticks(axes, float(values.min()), float(values.max()))
+        log_ticks(axes.yaxis, float(values.min()), float(values.max()))
         return "log"
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{metric.scale * value:g}"))
     if len(values):
@@ -175,16 +176,16 @@ def set_scale(axes: Axes, shown: Sequence[Band], metric: ShownMetric) -> str:
     return "linear"
 
 
-def log_ticks(axes: Axes, low: float, high: float) -> None:
+def log_ticks(axis: Axis, low: float, high: float) -> None:
     """Round numbers, few enough that their labels do not touch: 1, 2, 5 over two decades, powers of ten beyond."""
     decades = np.log10(high / low)
     if decades > 2.2:
-        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+        axis.set_major_locator(LogLocator(numticks=6))
     else:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.6 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.6 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def limits(shown: Sequence[Band], higher: bool = True) -> tuple[float, float]:

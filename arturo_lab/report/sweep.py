@@ -198,7 +198,7 @@ def figure(section: Section, lines: Sequence[Curve]) -> Figure:
     if not metric.higher and values and min(values) > 0 and max(values) > 3 * min(values):
         scale = "log"
         axes.set_yscale("log")
-        log_ticks(axes, min(values), max(values))
+        log_ticks(axes.yaxis, min(values), max(values))
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{metric.scale * value:g}"))
     draw_diverged(axes, lines, metric)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgba
 
 from arturo_lab import cli
 from arturo_lab.data import loading
@@ -14,7 +16,8 @@ from arturo_lab.league import work as working
 from arturo_lab.league.ablation import ABLATIONS
 from arturo_lab.league.document import ablation_parts, decided, document, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
-from arturo_lab.league.results import headline, outcome, targets
+from arturo_lab.league.figures import BETTER, WORSE, headline_figure
+from arturo_lab.league.results import epochs_to_aim, headline, outcome, ratios, targets
 from arturo_lab.league.rows import Rows, busy, clocked, stale
 from arturo_lab.league.stages import SLOTS, ablation, at_rate, sweep, trial, trials, tuned, untouched, winner
 from arturo_lab.league.tables import differing, headline_table, losses_table, results_table, times_table
@@ -294,6 +297,31 @@ def test_untouched_against_tuned_by_hand(played: tuple[League, Rows]) -> None:
     assert headline(replace(played[0], optimizers=("sgd", "adaarturo")), played[1]) is None
 
 
+def test_at_a_glance_by_hand(played: tuple[League, Rows]) -> None:
+    """Bars as long as the table's steps, dots where error and loss are in parts of AdamW's, a loss in another colour."""
+    of = headline(*played)
+    assert of is not None
+    digits, diabetes = of.sections
+    assert ratios(digits) == pytest.approx([0.6, 0.6]) and ratios(diabetes) == pytest.approx([1.1, 1.1])
+    assert epochs_to_aim(digits) == 1 and epochs_to_aim(diabetes) == math.inf and epochs_to_aim(None) is None
+    figure = headline_figure(of)
+    assert figure is not None
+    left, right = figure.axes
+    assert [bar.get_width() for bar in left.patches] == pytest.approx([4.0, 100.0])
+    assert [text.get_text() for text in left.texts] == ["4%", "never"]
+    assert [bar.get_edgecolor() for bar in left.patches] == [to_rgba(BETTER), to_rgba(WORSE)]
+    dots = [line for line in right.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in dots] == [pytest.approx([0.6, 0.6]), pytest.approx([1.1, 1.1])]
+    assert [line.get_color() for line in dots] == [BETTER, WORSE]
+
+
+def test_at_a_glance_needs_runs_of_both(tmp_path: Path) -> None:
+    league, rows = League(("digits-mlp",), THREE, seeds=2, trials=1), Rows(tmp_path / NAME)
+    keep(rows, league.config("digits-mlp", "adaarturo", 0, test=True), 0.9)
+    of = headline(league, rows)
+    assert of is not None and headline_figure(of) is None and ratios(of.sections[0]) == []
+
+
 def test_adamw_at_its_best_is_the_better_of_two_searches(tmp_path: Path) -> None:
     """The best lr at full length or the best trial, whichever is better on validation data, once it has all seeds."""
     league, rows = League(("digits-mlp", "diabetes-mlp"), THREE, seeds=2, trials=2), Rows(tmp_path / NAME)
@@ -390,7 +418,15 @@ def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
     assert "AdaArturo is first on 1 of 2 tasks. It is behind on diabetes-mlp (rank 2; ahead: AdamW (warm-up))." in text
     assert text.index("where AdaArturo loses") < text.index("## Ranks") < text.index("## Untouched\n")
     paths = {path.name for path in write(made, tmp_path / "out")}
-    assert {"league.md", "league.json", "index.html", "ranks.png", "profiles-tuned.png", "curves-untouched.png"} <= paths
+    assert {
+        "league.md",
+        "league.json",
+        "index.html",
+        "ranks.png",
+        "profiles-tuned.png",
+        "curves-untouched.png",
+        "at-a-glance.png",
+    } <= paths
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.count("data:image/png") == len([name for name in paths if name.endswith(".png")])
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "") and "where AdaArturo loses" in page
