@@ -21,14 +21,15 @@ def league_table() -> str:
     lines = (ROOT / "results" / "league" / "league.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| task | metric | steps |"))
     rows = [
-        "| task | steps | metric | AdamW at its best | AdaArturo, untouched | AdamW's result after |",
-        "|---|---:|---|---:|---:|---:|",
+        "| task | steps | metric | AdamW at its best | AdaArturo, untouched | AdamW's result after | of AdamW's time |",
+        "|---|---:|---|---:|---:|---:|---:|",
     ]
     for line in lines[first + 2 : lines.index("", first)]:
-        task, metric, steps, adamw, ours, _, arrival, _ = line.strip("| ").split(" | ")
-        share = re.search(r"\((\d+)%\)", arrival)
-        after = f"{share[1]} %" if share else "never"
-        rows.append(f"| {TASKS[task].title} | {steps} | {metric} | {adamw} | {ours} | {after} |")
+        task, metric, steps, adamw, ours, _, arrival, time, _, _ = line.strip("| ").split(" | ")
+        share = re.search(r"\((\d+)%", arrival)
+        after, time = (f"{share[1]} %", time.replace("%", " %")) if share else ("never", "-")
+        after += ", then worse" if share and adamw.startswith("**") else ""
+        rows.append(f"| {TASKS[task].title} | {steps} | {metric} | {adamw} | {ours} | {after} | {time} |")
     return "\n".join(rows)
 
 

@@ -30,9 +30,11 @@ from arturo_lab.league.tables import (
 from arturo_lab.report import sweep
 from arturo_lab.report.across import profiles_table, ranks_table
 from arturo_lab.report.document import Document, Part
+from arturo_lab.report.evidence import sign_test
 from arturo_lab.report.page import page
 from arturo_lab.report.plots import profiles_figure, save
 from arturo_lab.report.tables import environment_table
+from arturo_lab.report.wording import count, p_value
 from arturo_lab.report.writers import html
 from arturo_lab.runs import atomic
 
@@ -47,7 +49,8 @@ def document(league: League, rows: Rows, command: str) -> Document:
     shown = [of for of in outcomes if of.sections]
     parts = [Part("", (introduction(league),)), *headline_parts(league, rows)]
     if shown:
-        parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in shown]
+        played = [of for of in shown if OURS in of.present]
+        parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in played]
         parts.append(Part("Ranks", (), None, (), ranks_figure(shown), "ranks"))
     for of in shown:
         parts.append(Part(f"{of.stage.capitalize()}", (about(of),), results_table(of)))
@@ -90,7 +93,7 @@ def introduction(league: League) -> str:
         "mapped into its own range of step, memory and decay, the first being the untouched values; each trial is trained for "
         f"{league.fidelity:.0%} of the epochs, and the best on validation data (part {VALIDATION} of the training examples, "
         f"never trained on) is trained at full length with {league.seeds} seeds. Curves and choices see validation data alone; "
-        "the test set is looked at once, by the runs in the tables of results. No task is left out because of its result; "
+        "the test set is looked at once by each run in the tables of results. No task is left out because of its result; "
         "missing and partial results are marked. docs/league.md has the details."
     )
 
@@ -121,27 +124,36 @@ def decided(of: Outcome) -> str:
     counted = {"better with every seed": better, "worse with every seed": worse, "neither": rest}
     words = [f"{how} on {len(tasks)} ({', '.join(tasks)})" for how, tasks in counted.items() if tasks]
     complete = f"Complete: {whole} of {len(of.league.tasks)} tasks."
-    return f"{complete} {label(OURS)} is {'; '.join(words)}." if words else complete
+    if not words:
+        return complete
+    known = [difference for t in of.league.tasks if t not in missing and (difference := versus(of.section(t))) is not None]
+    ahead_on = sum(difference.won > difference.lost for difference in known)
+    p = sign_test(ahead_on, sum(difference.won < difference.lost for difference in known))
+    return f"{complete} {label(OURS)} is {'; '.join(words)}. Over the tasks: {p_value(p, len(known))} by a sign test."
 
 
 def losses(of: Outcome) -> tuple[str, ...]:
-    """On how many tasks somebody is ahead of AdaArturo, on which, and who."""
-    behind, first = [], 0
+    """On how many tasks AdaArturo is first of all, and of those that have a result so far; where somebody is ahead, and who."""
+    first, so_far, behind = 0, [], []
     for section in of.sections:
         ours = variant(section, OURS)
         if ours is None:
             continue
-        place = section.ranked.index(ours)
-        first += place == 0
+        ranked, place = section.ranked, section.ranked.index(ours)
         if place:
-            names = ", ".join(each.label for each in section.ranked[:place][:3]) + (
-                f" and {place - 3} more" if place > 3 else ""
-            )
-            behind.append(f"{section.task} (rank {place + 1}; ahead: {names})")
-    if not behind and not first:
-        return (f"No run of {label(OURS)} is over yet.",)
-    lost = f" It is behind on {'; '.join(behind)}." if behind else ""
-    return (f"{label(OURS)} is first on {first} of {first + len(behind)} tasks.{lost}",)
+            names = ", ".join(each.label for each in ranked[:place][:3]) + (f" and {place - 3} more" if place > 3 else "")
+            behind.append(f"{section.task} (rank {place + 1} of {len(ranked)}; ahead: {names})")
+        elif section in of.complete:
+            first += 1
+        else:
+            so_far.append(f"{section.task} ({len(ranked)})")
+    words = [f"On {count(len(of.complete), 'task')} all {len(of.league.optimizers)} optimizers have a result"]
+    words[0] += f"; {label(OURS)} is first on {first}." if of.complete else "."
+    if so_far:
+        words.append(f"It is first of those that have a result so far on {', '.join(so_far)}.")
+    if behind:
+        words.append(f"It is behind on {'; '.join(behind)}.")
+    return (" ".join(words),)
 
 
 def sweep_parts(league: League, rows: Rows) -> list[Part]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
 from arturo_lab.league.field import OURS, REFERENCE, label
-from arturo_lab.league.results import Outcome, epochs_to_aim, ratios, variant
+from arturo_lab.league.results import HEADLINE_STAGE, Outcome, ratios, reached, variant
 from arturo_lab.report.palette import VERMILION, style
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid, log_ticks
 from arturo_lab.tasks.catalog import TASKS
@@ -22,7 +22,7 @@ BETTER, WORSE = style(OURS).light, VERMILION[0]
 
 def headline_figure(of: Outcome) -> Figure | None:
     """Two panels, a line for each task: how soon AdaArturo is as good as AdamW at its end, and what it ends at."""
-    shown = [(section, epochs) for section in of.sections if (epochs := epochs_to_aim(section)) is not None]
+    shown = [(section, there.epochs) for section in of.sections if (there := reached(section, OURS)) is not None]
     if not shown:
         return None
     figure, (left, right) = grid(1, 2)
@@ -102,13 +102,14 @@ def curves_figure(of: Outcome) -> Figure | None:
     for axes, (section, variants) in zip(panels, shown, strict=False):
         draw_curves(axes, variants, section.metric, over_time=False, title=False)
         if section.aim is not None:
-            axes.axhline(section.aim, color="0.5", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+            axes.axhline(section.aim, color="0.5", linewidth=0.8, linestyle=":", zorder=0)
         unit = f" [{section.metric.unit}]" if section.metric.unit in ("%", "nats") else ""
         axes.set_title(f"{section.task}: {section.metric.title.removeprefix('test ')}{unit}", loc="left", fontsize=9)
         axes.set_xlabel("epoch", fontsize=8)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
     words = bands_words([v for _, variants in shown for v in variants])
-    note = f"Validation data, {of.stage}. {words} Dashed: {label(REFERENCE)}, tuned, after its last epoch."
+    best = "at its best" if of.stage == HEADLINE_STAGE else "tuned"
+    note = f"Validation data, {of.stage}. {words} Grey dots: {label(REFERENCE)}, {best}, after its last epoch."
     add_legend(figure, panels, COLUMNS, note)
     return figure

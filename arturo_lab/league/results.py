@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from arturo_lab.league.field import OURS, REFERENCE, League
 from arturo_lab.league.rows import Rows, busy, clocked, validation_value
@@ -19,6 +20,8 @@ from arturo_lab.report.sections import Section, Variant, sections
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
+
+HEADLINE_STAGE = "untouched against best"  # of :func:`headline`
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class Outcome:
         return [standing.variants[0].optimizer for standing in self.ranking.standings]
 
     @property
+    def present(self) -> list[str]:
+        """Those of them that have a result."""
+        there = {v.optimizer for section in self.sections for v in section.variants if v.over}
+        return [name for name in self.order if name in there]
+
+    @property
     def busy(self) -> bool:
         """Whether any run shared its machine with others."""
         return any(busy(run) for section in self.sections for run in section.runs)
@@ -80,7 +89,7 @@ def headline(league: League, rows: Rows) -> Outcome | None:
         return None
     ours = SLOTS["untouched"](dataclasses.replace(league, optimizers=(OURS,)), rows)
     theirs = at_its_best(league, rows)
-    return collected(league, rows, "untouched against best", [*ours, *theirs], validation_means(theirs, rows))
+    return collected(league, rows, HEADLINE_STAGE, [*ours, *theirs], validation_means(theirs, rows))
 
 
 def at_its_best(league: League, rows: Rows) -> list[Slot]:
@@ -117,13 +126,30 @@ def versus(section: Section | None) -> Difference | None:
     return None if section is None or ours is None else compare(section, REFERENCE).of(ours)
 
 
-def epochs_to_aim(section: Section | None) -> float | None:
-    """After how many epochs AdaArturo is as good as the aim: infinity if not half of its seeds are; None as long as unknown."""
-    ours = variant(section, OURS)
-    if section is None or ours is None or section.aim is None:
+class Reached(NamedTuple):
+    """When an optimizer first is as good as a section's aim, the median over its seeds: infinity if not half of them are."""
+
+    epochs: float
+    seconds: float
+    seeds: int  # that are
+    of: int
+
+
+def reached(section: Section | None, optimizer: str) -> Reached | None:
+    """None as long as it is unknown."""
+    entry = variant(section, optimizer)
+    if section is None or entry is None or section.aim is None:
         return None
-    epochs = median_arrival(ours.arrivals(section.aim, "epochs"))
-    return math.inf if epochs is None else epochs
+    by_clock = {clock: entry.arrivals(section.aim, clock) for clock in ("epochs", "seconds")}
+    epochs, seconds = (median_arrival(arrivals) for arrivals in by_clock.values())
+    there = [arrival.reached for arrival in by_clock["epochs"]]
+    return Reached(epochs or math.inf, seconds or math.inf, sum(there), len(there))
+
+
+def seconds_of_training(section: Section, optimizer: str) -> float | None:
+    """All of it, the median over the seeds that finished."""
+    entry = variant(section, optimizer)
+    return None if entry is None or not entry.finished else statistics.median(run.wall_seconds[-1] for run in entry.finished)
 
 
 def ratios(section: Section) -> list[float]:

@@ -7,6 +7,7 @@ A row is a run as :mod:`arturo_lab.runs.compact` keeps it: its config without wh
     load        of the machine while it ran: the mean of the 1-minute average
     jobs        of the league, at the same time
     seconds_optimizer, seconds_test   sums over the epochs
+    looks       how often the test set was looked at with this config: 1, and 1 more whenever it was trained again
 
 A row is stale, and its run is made again, when the rules, the method or the package of the optimizer, or the task have changed.
 Another version of our kernels, or of the code around the training loop, does not make it stale: it is counted and told.
@@ -71,6 +72,9 @@ class Rows:
         kept = replace(record, config=config.identity(), environment=environment, result=result, rows=rows)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with waiting_for(self.path.with_name(".lock")):
+            if config.share.validation is not None:
+                before = Rows.read(self.path).records.get(identity(kept))
+                result["looks"] = 1 if before is None else looks(before) + 1
             write_compact(self.path, [kept])
             self.records = {identity(each): each for each in read_compact(self.path)}
 
@@ -119,6 +123,11 @@ def stale(record: Record, config: RunConfig) -> list[str]:
 def other_laboratory(record: Record) -> bool:
     """Whether the code around the training loop was another one."""
     return bool(record.result.get("made_with", {}).get("laboratory") != laboratory())
+
+
+def looks(record: Record) -> int:
+    """How often the test set was looked at for this run, and those that it replaced."""
+    return int(record.result.get("looks", 1))
 
 
 def busy(record: Record) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from arturo_lab.league.ablation import ABLATIONS, FULL
 from arturo_lab.league.field import OURS, REFERENCE, League, label
-from arturo_lab.league.results import Outcome, epochs_to_aim, variant, versus
-from arturo_lab.league.rows import Rows, busy
+from arturo_lab.league.results import Outcome, reached, seconds_of_training, variant, versus
+from arturo_lab.league.rows import Rows, busy, looks
 from arturo_lab.league.stages import winner
 from arturo_lab.league.valley import REFERENCE_RATES
 from arturo_lab.optimizers.settings import Settings
-from arturo_lab.report.evidence import Estimate, median_arrival
+from arturo_lab.report.comparison import paired
+from arturo_lab.report.evidence import Estimate
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
 from arturo_lab.report.sections import Section, Variant
@@ -73,6 +75,8 @@ def headline_table(of: Outcome) -> Table:
         Column(f"{label(OURS)}, untouched", key="ours"),
         Column("difference"),
         Column("steps to AdamW's result", key="steps_to_reference"),
+        Column("time to it", key="time_to_reference"),
+        Column("AdamW's own steps to it", key="reference_steps", secondary=True),
         Column("AdamW's values", key="settings", align="left", secondary=True),
     )
     seeds, rows = of.league.seeds, []
@@ -81,16 +85,20 @@ def headline_table(of: Outcome) -> Table:
         theirs, ours = (result_cell(variant(section, name), seeds, ahead(section, name, seeds)) for name in (REFERENCE, OURS))
         what = Cell(task, task), Cell(TASKS[task].metric.heading), Cell(f"{steps:,}", steps)
         tuned = settings_cell(variant(section, REFERENCE))
-        rows.append((*what, theirs, ours, versus_cell(section), steps_cell(of, task), tuned))
+        arrivals = steps_cell(of, task, OURS), time_cell(section), steps_cell(of, task, REFERENCE)
+        rows.append((*what, theirs, ours, versus_cell(section), *arrivals, tuned))
     notes = [
-        f"Test set, looked at once, after the last epoch: mean ± standard deviation over {seeds} seeds. {label(REFERENCE)} was "
+        f"Test set, after the last epoch: mean ± standard deviation over {seeds} seeds. {label(REFERENCE)} was "
         f"tuned on each task in two ways, {of.league.trials} short trials of lr, betas and decay, and "
         f"{len(REFERENCE_RATES)} lr from {REFERENCE_RATES[0]:g} to {REFERENCE_RATES[-1]:g} at full length; what is better on "
         f"validation data stands here. {label(OURS)} has its defaults everywhere; both train for the same number of steps. The "
-        f"difference is taken seed by seed, plus is better for {label(OURS)}, ± half of its 95 % t-interval; p is of a paired "
-        f"t-test, and not below what so few seeds can carry. Bold: better with each of the {seeds} seeds. {DIVERGED} Steps "
-        f"to AdamW's result: after how many, in percent of all steps, {label(OURS)} is first as good on validation data as "
-        f"{label(REFERENCE)} after its last one; measured after every epoch, the median over the seeds.",
+        f"difference is taken seed by seed, plus is better for {label(OURS)}, ± half of its 95 % t-interval. Bold: better with "
+        f"each of the {seeds} seeds. {DIVERGED} Steps to AdamW's result: after how many, in percent of all steps, "
+        f"{label(OURS)} is first as good on validation data as {label(REFERENCE)} after its last one, the mean of its seeds; "
+        "measured after every epoch, the median over the seeds, with how many get there if not all do. What overfits may be "
+        "worse at its end. Time to it: in percent of the seconds that AdamW trains, good to some 20 %. AdamW's own steps: "
+        "when its curves are first there.",
+        *looked(of.sections),
         f"{label(OURS)}'s constants were chosen on validation folds of some of these tasks, the byte transformer, the small "
         "ResNet and digits at batch size 1 among them, which favours it there (experiments/LOG.md).",
     ]
@@ -99,15 +107,40 @@ def headline_table(of: Outcome) -> Table:
     return Table("untouched-against-best", HEADLINE, columns, tuple(rows), tuple(notes))
 
 
-def steps_cell(of: Outcome, task: str) -> Cell:
-    """When AdaArturo is as good as AdamW will be."""
-    epochs = epochs_to_aim(of.section(task))
-    if epochs is None:
+def looked(sections: Sequence[Section]) -> list[str]:
+    """How often the test set was, where more than once: every run looks once, but its method may have changed since."""
+    often = {
+        f"{entry.label} on {section.task}": most
+        for section in sections
+        for entry in section.variants
+        if (most := max([looks(run) for run in entry.runs], default=1)) > 1
+    }
+    if not often:
+        return []
+    listed = "; ".join(f"{name} {count}" for name, count in often.items())
+    return [f"Every run looks at the test set once. Runs that were made again looked at it more often, in all: {listed} times."]
+
+
+def steps_cell(of: Outcome, task: str, optimizer: str) -> Cell:
+    """When an optimizer is as good as AdamW will be."""
+    there = reached(of.section(task), optimizer)
+    if there is None:
         return Cell("-")
-    if epochs == math.inf:
-        return Cell("not reached")
-    steps = round(epochs * of.steps[task])
-    return Cell(f"{steps:,}", steps, f"{epochs / TASKS[task].epochs:.0%}")
+    some = f"{there.seeds} of {there.of} seeds" if there.seeds < there.of else ""
+    if there.epochs == math.inf:
+        return Cell("not reached", detail=some if there.seeds else "")
+    steps = round(there.epochs * of.steps[task])
+    return Cell(f"{steps:,}", steps, ", ".join(filter(None, (f"{there.epochs / TASKS[task].epochs:.0%}", some))))
+
+
+def time_cell(section: Section | None) -> Cell:
+    """Of AdaArturo to AdamW's result, in parts of all of AdamW's."""
+    there = reached(section, OURS)
+    whole = None if section is None else seconds_of_training(section, REFERENCE)
+    if there is None or not whole:
+        return Cell("-")
+    share = there.seconds / whole
+    return Cell("not reached") if share == math.inf else Cell(f"{share:.0%}", share)
 
 
 def ahead(section: Section | None, optimizer: str, seeds: int) -> bool:
@@ -129,9 +162,9 @@ def losses_table(of: Outcome) -> Table:
     rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
     note = (
         f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the "
-        f"others the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task; bold where it is "
-        "first. The difference is taken seed by seed, plus is better, with half of its 95 % t-interval; p is of a paired "
-        f"t-test with Holm's correction, and not below what so few seeds can carry. {DIVERGED}"
+        f"others the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task, on however many "
+        "seeds; bold where it is first of all. The difference is taken seed by seed, plus is better, with half of its 95 % "
+        f"t-interval. {DIVERGED}"
     )
     return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
 
@@ -143,8 +176,8 @@ def standing_cells(section: Section | None, league: League) -> list[Cell]:
     ranked = section.ranked
     place, best = ranked.index(ours) + 1, ranked[0]
     return [
-        result_cell(ours, league.seeds, best is ours),
-        Cell(f"{place} of {len(ranked)}", place, best=place == 1),
+        result_cell(ours, league.seeds, best is ours and len(ranked) == len(league.optimizers)),
+        Cell(f"{place} of {len(ranked)}", place, best=place == 1 and len(ranked) == len(league.optimizers)),
         Cell(best.label),
         result_cell(best, league.seeds),
         versus_cell(section),
@@ -152,8 +185,11 @@ def standing_cells(section: Section | None, league: League) -> list[Cell]:
 
 
 def versus_cell(section: Section | None) -> Cell:
+    """Without a p: so few seeds carry none."""
     difference = versus(section)
-    return Cell("-") if section is None or difference is None else difference_cell(difference, section.metric)
+    return (
+        Cell("-") if section is None or difference is None else replace(difference_cell(difference, section.metric), detail="")
+    )
 
 
 def results_table(of: Outcome) -> Table:
@@ -164,7 +200,7 @@ def results_table(of: Outcome) -> Table:
         *(Column(task, unit="%" if task in metrics and metrics[task].unit == "%" else "") for task in of.league.tasks),
     )
     rows: list[Row] = []
-    for name in of.order:
+    for name in of.present:
         cells = []
         for task in of.league.tasks:
             section = of.section(task)
@@ -173,11 +209,15 @@ def results_table(of: Outcome) -> Table:
             cells.append(result_cell(entry, of.league.seeds, best))
         rows.append((named(name), *cells))
     notes = [
-        f"Test set, looked at once, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracies "
-        f"in %, of the others the loss. The best of each task is bold once everybody has a result. {DIVERGED}"
+        f"Test set, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracies "
+        f"in %, of the others the loss. The best of each task is bold once everybody has a result. {DIVERGED}",
+        *looked(of.sections),
     ]
     if of.missing:
-        notes.append(f"Partial: {of.missing} runs of this table are still to come.")
+        nothing = ", ".join(label(name) for name in of.league.optimizers if name not in of.present)
+        notes.append(
+            f"Partial: {of.missing} runs of this table are still to come{f', all of {nothing} among them' if nothing else ''}."
+        )
     return Table(of.stage, f"{of.stage.capitalize()}: final quality", columns, tuple(rows), tuple(notes))
 
 
@@ -188,7 +228,7 @@ def times_table(of: Outcome) -> Table:
         *(Column(task, key=f"{task}_steps", better="lower") for task in of.league.tasks),
     )
     rows: list[Row] = []
-    for name in of.order:
+    for name in of.present:
         cells = [arrival_cell(of, task, name) for task in of.league.tasks]
         rows.append((named(name), *cells))
     aims = "; ".join(f"{section.task} {section.metric.text(section.aim)}" for section in of.sections if section.aim is not None)
@@ -208,17 +248,16 @@ def times_table(of: Outcome) -> Table:
 
 def arrival_cell(of: Outcome, task: str, optimizer: str) -> Cell:
     section = of.section(task)
-    entry = variant(section, optimizer)
-    if section is None or entry is None or section.aim is None:
+    entry, there = variant(section, optimizer), reached(section, optimizer)
+    if entry is None or there is None:
         return Cell("-", detail="missing")
-    epochs, seconds = (median_arrival(entry.arrivals(section.aim, clock)) for clock in ("epochs", "seconds"))
     partial = how_partial(entry, of.league.seeds)
-    if epochs is None or seconds is None:
+    if there.epochs == math.inf:
         return Cell("not reached", detail=partial)
     marked = ", busy" if any(busy(run) for run in entry.runs) else ""
-    steps = round(epochs * of.steps[task])
-    detail = f"{duration(seconds)}{marked}{', ' if partial else ''}{partial}"
-    return Cell(f"{steps:,}", steps, detail, fields={f"{task}_seconds": seconds, f"{task}_busy": bool(marked)})
+    steps = round(there.epochs * of.steps[task])
+    detail = f"{duration(there.seconds)}{marked}{', ' if partial else ''}{partial}"
+    return Cell(f"{steps:,}", steps, detail, fields={f"{task}_seconds": there.seconds, f"{task}_busy": bool(marked)})
 
 
 def tasks_table(league: League) -> Table:
@@ -297,16 +336,16 @@ def ablation_table(league: League, sections: Sequence[Section]) -> Table:
         for section in sections:
             entry, whole = variant(section, name), variant(section, FULL)
             cell = result_cell(entry, league.seeds)
-            if entry is not None and whole is not None and entry is not whole and entry.estimate and whole.estimate:
-                gap = section.metric.ahead(entry.estimate.mean, whole.estimate.mean)
-                text = f"{section.metric.scale * gap:+.{section.metric.digits(whole.estimate.mean)}f}".replace("-", "−")
+            if entry is not None and whole is not None and entry is not whole:
+                gap = difference_cell(paired(entry, whole)[0], section.metric)
+                text = gap.text if gap.value is not None else ""
                 cell = Cell(cell.text, cell.value, ", ".join(filter(None, (text, cell.detail))), fields={})
             cells.append(cell)
         own = "as it is" if name == OURS else label(name)
         rows.append((Cell(own, own, fields={"optimizer": name}), *cells))
     note = (
         f"Validation data, after the last epoch, mean ± standard deviation over {league.seeds} seeds. Below, the difference to "
-        "the twin in plain torch with nothing off, plus is better; the twin itself should be as good as AdaArturo as it is. "
-        f"{DIVERGED}"
+        "the twin in plain torch with nothing off, seed by seed, plus is better, ± half of its 95 % t-interval; the twin "
+        f"itself should be as good as AdaArturo as it is. {DIVERGED}"
     )
     return Table("ablation", "AdaArturo with one part off", columns, tuple(rows), (note,))

@@ -7,7 +7,7 @@ or all pairs. A diverged run counts: its pair is lost, and because it has no num
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arturo_lab.report.evidence import FEWEST_PAIRS, Estimate, holm, paired_t_test, seeds_for, sign_test, smallest_p
 from arturo_lab.report.sections import Section, Variant
@@ -24,7 +24,7 @@ class Difference:
     pairs: seeds on which both are over.
     won, lost: pairs in which ``one`` is ahead and behind; a diverged run is behind one that finished.
     estimate: of the difference in the metric; None without pairs, and when a run of a pair diverged.
-    p: Holm's correction over the comparisons made, and not below :func:`smallest_p`; None with too few pairs.
+    p: not below :func:`smallest_p`, then with Holm's correction over the comparisons made; None with too few pairs.
     """
 
     one: Variant
@@ -65,9 +65,9 @@ class Comparison:
         if not self.tested:
             return [f"p needs at least {FEWEST_PAIRS} shared seeds; there {'is' if pairs == 1 else 'are'} {pairs}."]
         what = "all pairs" if self.reference is None else f"all comparisons with {self.reference.label} on the task"
-        least = f"{count(pairs, 'seed')} cannot support a p below {smallest_p(pairs):.2g}, so no lower one is reported."
-        if smallest_p(pairs) > 0.05:
-            least += f" p ≤ 0.05 needs at least {seeds_for(0.05)} seeds."
+        least = f"{count(pairs, 'seed')} cannot support a p below {smallest_p(pairs):.2g}: a lower one counts as that."
+        if smallest_p(pairs) * self.tested > 0.05:
+            least += f" p ≤ 0.05 needs at least {seeds_for(0.05 / self.tested)} seeds."
         notes = [
             f"Differences are paired by seed (plus is better), ± half of their 95 % t-interval. p: paired t-test, Holm's "
             f"correction for {what}.",
@@ -93,12 +93,8 @@ def compare(section: Section, against: str | None = None) -> Comparison:
         chosen = [(one, other) for i, one in enumerate(variants) for other in variants[i + 1 :]]
     raw = [paired(one, other) for one, other in chosen]
     tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= FEWEST_PAIRS]
-    adjusted = dict(zip(tested, holm([raw[i][1] for i in tested]), strict=True))
-    differences = tuple(
-        Difference(d.one, d.other, d.pairs, d.won, d.lost, d.estimate, floored(adjusted.get(i), d.pairs))
-        for i, (d, _) in enumerate(raw)
-    )
-    return Comparison(reference, differences)
+    adjusted = dict(zip(tested, holm([max(raw[i][1], smallest_p(raw[i][0].pairs)) for i in tested]), strict=True))
+    return Comparison(reference, tuple(replace(difference, p=adjusted.get(i)) for i, (difference, _) in enumerate(raw)))
 
 
 def find_reference(section: Section, against: str) -> Variant | None:
@@ -107,11 +103,6 @@ def find_reference(section: Section, against: str) -> Variant | None:
         return None
     named = [v for v in section.variants if v.label == against] or [v for v in section.variants if v.optimizer == against]
     return named[0] if len(named) == 1 else None
-
-
-def floored(p: float | None, pairs: int) -> float | None:
-    """No p that ``pairs`` seeds cannot carry."""
-    return None if p is None else max(p, smallest_p(pairs))
 
 
 def paired(one: Variant, other: Variant) -> tuple[Difference, float]:

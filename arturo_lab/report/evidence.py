@@ -6,9 +6,9 @@ Three to ten seeds are few, and every choice here is made for that:
   honest about the handful: 4.3 standard errors either way for three seeds, not two.
 * **Test**: runs of one seed share initial weights and batches, so differences are taken seed by seed: a paired t-test
   (:func:`paired_t_test`). A diverged run has no number; pairs with one are won or lost, and :func:`sign_test` counts them.
-* **What n seeds can carry**: whatever the distribution, n differences have one sign by chance with 2^(1-n). No p below that
-  is reported (:func:`smallest_p`): 0.25 for three seeds, 0.06 for five, 0.002 for ten. A smaller one would come from the
-  assumption of normality alone. With fewer than three pairs there is no p at all.
+* **What n seeds can carry**: whatever the distribution, n differences have one sign by chance with 2^(1-n). A p below that
+  counts as that (:func:`smallest_p`): 0.25 for three seeds, 0.06 for five, 0.002 for ten. A smaller one would come from the
+  assumption of normality alone. With fewer than three pairs there is no p at all. Corrections come after.
 * **Several comparisons**: :func:`holm` over those that are made, which are fixed beforehand: each optimizer against one that
   was named, or all pairs. "The best of these means against the others" is not fixed beforehand: picking it and testing
   k - 1 times finds differences where there are none in 6 to 11 % of cases at a level of 5 %, more often the more

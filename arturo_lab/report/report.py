@@ -89,7 +89,7 @@ class Report:
             shown += [ranks_table(self.ranking), profiles_table(self.ranking)]
         for table in shown:
             console.print()
-            console.print(writers.terminal(dataclasses.replace(table, notes=())))
+            writers.show(dataclasses.replace(table, notes=()), console)
         for note in dict.fromkeys(note for table in shown for note in table.notes):
             console.print(note, style="dim", highlight=False, markup=False)
 

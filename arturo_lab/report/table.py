@@ -100,7 +100,10 @@ class Table:
 
     def without(self, dropped: Callable[[Column], bool]) -> Table:
         """Without the columns of which this is true."""
-        kept = [i for i, column in enumerate(self.columns) if not dropped(column)]
+        return self.only([i for i, column in enumerate(self.columns) if not dropped(column)])
+
+    def only(self, kept: Sequence[int]) -> Table:
+        """The columns with these numbers."""
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return dataclasses.replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from collections.abc import Iterator
 from typing import Any
 
 from markupsafe import Markup
@@ -36,7 +37,7 @@ def terminal(table: Table) -> RichTable:
     """For ``console.print``. The best cells are bold; the notes stand below."""
     table = table.without(lambda column: column.graphic or column.secondary)
     result = RichTable(
-        title=Text(table.title, style="bold"),
+        title=Text(table.title, style="bold") if table.title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         caption=Text("\n".join(table.notes)) if table.notes else None,
@@ -53,10 +54,30 @@ def terminal(table: Table) -> RichTable:
 
 
 def show(table: Table, console: Console) -> None:
-    """Print a table, and its notes over the whole width."""
-    console.print(terminal(dataclasses.replace(table, notes=())))
+    """Print a table, and its notes over the whole width. One that is too wide is printed in parts, below each other."""
+    for part in fitting(dataclasses.replace(table, notes=()), console):
+        console.print(terminal(part))
     for note in table.notes:
         console.print(note, style="dim", highlight=False, markup=False)
+
+
+def fitting(table: Table, console: Console) -> Iterator[Table]:
+    """The columns in as many tables as it takes until a terminal shows every number whole, each with the rows' names."""
+    table = table.without(lambda column: column.graphic or column.secondary)
+    names = range(next((i for i, column in enumerate(table.columns) if column.align != "left"), 1) or 1)
+    wide = console.options.update(max_width=10_000)
+    title, left = table.title, list(range(len(names), len(table.columns)))
+    while True:
+        fit = 1
+        while (
+            fit < len(left)
+            and console.measure(terminal(table.only([*names, *left[: fit + 1]])), options=wide).minimum <= console.width
+        ):
+            fit += 1
+        yield dataclasses.replace(table.only([*names, *left[:fit]]), title=title)
+        title, left = "", left[fit:]
+        if not left:
+            return
 
 
 def _terminal_cell(cell: Cell) -> Text:

@@ -14,7 +14,7 @@ from arturo_lab.fields import REQUIRED, option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.registry import ConfigError, Registry
 from arturo_lab.report.table import Cell, Column, Table, words
-from arturo_lab.report.writers import terminal
+from arturo_lab.report.writers import show
 from arturo_lab.show.animation import Ways, animate
 from arturo_lab.show.descent import BUILD, SETTINGS, STEPS, descend
 from arturo_lab.show.landscapes import LANDSCAPES
@@ -57,7 +57,7 @@ def run(options: Options, argv: Sequence[str]) -> None:
         paths = write(
             ways, options.out, options.format, options.at, lambda done, of: progress.update(bar, completed=done, total=of)
         )
-    console.print(terminal(table(ways)))
+    show(table(ways), console)
     for path in paths:
         console.print(str(path), soft_wrap=True, highlight=False)
 

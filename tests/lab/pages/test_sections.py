@@ -81,6 +81,18 @@ def test_runs_under_way_are_drawn_as_far_as_all_go(make_run, tmp_path: Path) -> 
     assert variant.estimate is None and section.best is None and section.target is None and section.ranked == []
 
 
+def test_equal_differences_are_no_less_certain_than_nearly_equal_ones(make_run, tmp_path: Path) -> None:
+    """What few seeds can carry is settled before the correction for several comparisons."""
+    for seed in range(3):
+        make_run(tmp_path, "adamw", seed, final=0.5 + 0.01 * seed)
+        make_run(tmp_path, "sgd", seed, final=0.6 + 0.01 * seed)
+        make_run(tmp_path, "adam", seed, final=0.6 + 0.0101 * seed)
+        make_run(tmp_path, "arturo", seed, final=(0.4, 0.5, 0.6)[seed])
+    (section,) = read(tmp_path)
+    p = {difference.one.optimizer: difference.p for difference in compare(section, "adamw").differences}
+    assert p["sgd"] == p["adam"] == pytest.approx(3 * 0.25)
+
+
 def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     accuracy = {"sgd": (0.80, 0.82, 0.81, 0.82), "adam": (0.90, 0.91, 0.95, 0.92), "arturo": (0.91, 0.90, 0.93, 0.93)}
     for name, values in accuracy.items():
@@ -91,8 +103,8 @@ def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     assert section.best is adam and section.target == 0.91 and sgd.estimate == Estimate.of(accuracy["sgd"])
     against = compare(section, "adam")
     assert against.reference is adam and against.of(adam) is None and against.tested == 2
-    # sgd - adam: -0.10, -0.09, -0.14, -0.10: t = 0.1075 / 0.011087 = 9.70, p = 0.0023; twice that, and not below 2^-3
-    assert against.of(sgd).p == 0.125 and against.of(sgd).estimate.mean == pytest.approx(-0.1075)
+    # sgd - adam: -0.10, -0.09, -0.14, -0.10: t = 0.1075 / 0.011087 = 9.70, p = 0.0023, which counts as 2^-3; twice that
+    assert against.of(sgd).p == 0.25 and against.of(sgd).estimate.mean == pytest.approx(-0.1075)
     # arturo - adam: 0.01, -0.01, -0.02, 0.01: t = 0.333, p = 0.761
     assert against.of(arturo).p == pytest.approx(0.7608, abs=1e-4)
     assert (against.of(arturo).won, against.of(arturo).lost, against.of(arturo).pairs) == (2, 2, 4)
@@ -105,8 +117,8 @@ def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     assert compare(section).reference is None  # there is no AdamW
     table = comparison_table(section, against)
     assert [cell.text for cell in table.column("difference")][1] == "reference"
-    assert table.column("difference")[0].text == "−10.75 ± 3.53" and table.column("difference")[0].detail == "p = 0.12"
-    assert any("4 seeds cannot support a p below 0.12" in note and "at least 6 seeds" in note for note in table.notes)
+    assert table.column("difference")[0].text == "−10.75 ± 3.53" and table.column("difference")[0].detail == "p = 0.25"
+    assert any("4 seeds cannot support a p below 0.12" in note and "at least 7 seeds" in note for note in table.notes)
 
 
 def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> None:

@@ -70,6 +70,24 @@ def test_terminal_breaks_headings_and_not_numbers(table: Table, width: int) -> N
     assert "1.2500" in text and "1.5000" in text
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 300])
+def test_a_table_that_is_too_wide_is_shown_in_parts(width: int) -> None:
+    """Every number whole, in order, and beside it the names of its row; the title once."""
+    names = (Column("task", align="left"), Column("optimizer", align="left"))
+    columns = (*names, *(Column(f"result {i}", unit="%") for i in range(9)))
+    numbers = [[f"{10 * row + i}.0{row}{i} ± 0.{i}{row}" for i in range(9)] for row in range(2)]
+    rows = tuple((words("digits"), words(("SGD", "AdamW")[row]), *map(words, numbers[row])) for row in range(2))
+    console = Console(width=width, record=True, file=io.StringIO())
+    writers.show(Table("wide", "A title", columns, rows, ("A note.",)), console)
+    lines = console.export_text().splitlines()
+    for row, name in enumerate(("SGD", "AdamW")):
+        own = [line for line in lines if name in line]
+        assert all(line.split()[:2] == ["digits", name] for line in own)
+        assert " ".join(" ".join(line.split()[2:]) for line in own) == " ".join(numbers[row])
+        assert (len(own) == 1) == (width == 300)
+    assert sum("A title" in line for line in lines) == sum("A note." in line for line in lines) == 1
+
+
 def test_markdown(table: Table) -> None:
     lines = writers.markdown(table).splitlines()
     assert lines[:3] == [
