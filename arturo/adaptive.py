@@ -8,6 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler with arturo
+from torch.amp.autocast_mode import is_autocast_available
 from torch.optim.optimizer import ParamsT
 
 from arturo import adaptive_checkpoint, sharding
@@ -15,7 +16,7 @@ from arturo.adaptive_rows import Layouts, row_of
 from arturo.adaptive_state import initial_state
 from arturo.adaptive_step import MOST_LR, take_step
 from arturo.advice import warn
-from arturo.base import TrustRegionOptimizer
+from arturo.base import TrustRegionOptimizer, refuse_nan
 from arturo.hyperparameters import ADAPTIVE
 from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.posterior import sampling
@@ -120,6 +121,8 @@ class AdaArturo(TrustRegionOptimizer):
         lr = group["lr"]
         on_device = isinstance(lr, Tensor) and (group["capturable"] or lr.device.type != "cpu")
         moves = on_device or lr > 0  # a schedule that ends at 0 may round below it
+        if not moves:
+            refuse_nan(lr)
         if not self._warned_lr and not on_device and lr > MOST_LR:
             self._warn_lr(float(lr))
         for number, p in enumerate(group["params"], start):
@@ -169,6 +172,10 @@ class AdaArturo(TrustRegionOptimizer):
 
     @_disable_dynamo
     def _take_step(self) -> None:
+        device = next((p.device.type for group in self.param_groups for p in group["params"]), "cpu")
+        if is_autocast_available(device) and torch.is_autocast_enabled(device):  # whose products are in half precision
+            with torch.autocast(device, enabled=False):
+                return self._take_step()
         shards, start = sharding.find(self.param_groups), 0
         rows: list[AdaptiveRow] = []
         for group in self.param_groups:
@@ -189,6 +196,9 @@ class AdaArturo(TrustRegionOptimizer):
             self._warn_broken(info[1])
             if info[-1] > 0:
                 self._warn_missing(info[-1])
+        if len(self._layouts) > len(self.state):  # somebody has deleted state: layouts would keep it, and its parameter, alive
+            known = set(map(id, self.state))
+            self._layouts = {i: layout for i, layout in self._layouts.items() if i in known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

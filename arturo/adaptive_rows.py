@@ -14,6 +14,7 @@ from arturo.adaptive_state import grid_of, least_size
 from arturo.kernels.adaptive.row import AdaptiveRow, Layout
 from arturo.kernels.batch import sum_dtype
 from arturo.kronecker import Tiling
+from arturo.state import check_gradient, follow_dtype
 from arturo.surrogates import learned
 
 Layouts = dict[int, Layout]  # by the parameter's id, which its layout keeps alive: hashing a tensor takes longer
@@ -22,17 +23,19 @@ Layouts = dict[int, Layout]  # by the parameter's id, which its layout keeps ali
 def row_of(
     group: Mapping[str, Any],
     p: Tensor,
-    state: Mapping[str, Tensor],
+    own: dict[str, Tensor],
     number: int,
     shards: sharding.Shards | None,
     layouts: Layouts,
 ) -> AdaptiveRow:
     """One parameter with a gradient as the step sees it: local, real, at least one-dimensional."""
-    grad, counted, first, t, alive = p.grad, True, 0, next_step(group, state), None
+    state: Mapping[str, Tensor] = own
+    grad, counted, first, t, alive = p.grad, True, 0, next_step(group, own), None
     assert grad is not None
+    check_gradient(p, grad)
     layout = layouts.get(id(p))
-    if layout is None or not layout.fits(group, p, state, number):
-        layout = layouts[id(p)] = layout_of(group, p, state, number)
+    if layout is None or not layout.fits(group, p, own, number):
+        layout = layouts[id(p)] = layout_of(group, p, own, number)
     grid = layout.grid
     if shards is not None:
         counted, starts = shards.piece(p, rounded=grid is not None or group["state_dtype"] is not None)
@@ -56,7 +59,8 @@ def as_vectors(p: Tensor, grad: Tensor, state: Mapping[str, Tensor]) -> tuple[Te
     return p, grad, state
 
 
-def layout_of(group: Mapping[str, Any], p: Tensor, state: Mapping[str, Tensor], number: int) -> Layout:
+def layout_of(group: Mapping[str, Any], p: Tensor, state: dict[str, Tensor], number: int) -> Layout:
+    follow_dtype(p, state)
     grid = grid_of(group, p)
     check_layout(p, state, grid)
     return Layout(group, p, state, number, grid, least_size(p))

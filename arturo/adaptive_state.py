@@ -23,16 +23,18 @@ PLAIN = ("step", "tile")  # state that is the same on every process
 def effective_shape(p: Tensor) -> tuple[int, ...]:
     """The shape that decides what is a matrix: beyond two dimensions those of length 1 do not count.
 
+    A single column, as the gains of a weight norm, is a vector. A single row is what a layer with one output has.
+
     Example:
-        >>> [effective_shape(torch.empty(shape)) for shape in ((1, 197, 768), (64, 1, 1), (1, 5))]
-        [(197, 768), (64,), (1, 5)]
+        >>> [effective_shape(torch.empty(shape)) for shape in ((1, 197, 768), (64, 1, 1), (64, 1), (1, 5))]
+        [(197, 768), (64,), (64,), (1, 5)]
     """
     return _effective_shape(tuple(p.shape))
 
 
 @functools.lru_cache(maxsize=4096)
 def _effective_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1) if len(shape) > 2 else shape
+    return tuple(n for n in shape if n != 1) if len(shape) > 2 or (shape[1:] == (1,) and shape[0] > 1) else shape
 
 
 def least_size(p: Tensor) -> float:

@@ -202,3 +202,9 @@ class TrustRegionOptimizer(Optimizer):
     def _unseal(self, group: Mapping[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
         """Open one parameter's state in place. Returns whether it had to be reset."""
         raise NotImplementedError
+
+
+def refuse_nan(lr: float | Tensor) -> None:
+    """Nothing would move, and nothing would tell. On a device nobody looks."""
+    if (not isinstance(lr, Tensor) or lr.device.type == "cpu") and lr != lr:
+        raise ValueError(f"Invalid lr value: {float(lr)} (set after the construction, perhaps by a scheduler)")

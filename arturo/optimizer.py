@@ -12,12 +12,12 @@ from torch.optim.optimizer import ParamsT
 
 from arturo import checkpoint, sharding
 from arturo.advice import Advice
-from arturo.base import TrustRegionOptimizer
+from arturo.base import TrustRegionOptimizer, refuse_nan
 from arturo.hyperparameters import ARTURO, DEFAULT_CURVATURE, FOREIGN, agree, refuse_foreign
 from arturo.numbers import DeviceNumbers, HostNumbers
 from arturo.posterior import sampling
 from arturo.rows import batches_of
-from arturo.state import initial_state
+from arturo.state import HALF, check_gradient, follow_dtype, initial_state
 from arturo.step import take_step
 from arturo.step_info import StepInfo
 from arturo.surrogates import FUNCTION, diagonals
@@ -166,16 +166,20 @@ class Arturo(TrustRegionOptimizer):
     def _init_group(self) -> None:
         """Create missing state. Dynamo runs a method of this name eagerly, and traces what follows."""
         for group in self.param_groups:
+            refuse_nan(group["lr"])
             sampling.refuse_draws(group["params"])
             for p in group["params"]:
                 if p.grad is None:
                     continue
                 if p.grad.is_sparse:
                     raise RuntimeError("Arturo does not support sparse gradients, please consider SparseAdam instead")
+                check_gradient(p, p.grad)
                 state = self.state[p]
                 if "prec" not in state:  # others may keep entries there
                     state.update(initial_state(group, p))
-                elif ("grad_avg" in state) == (group["surrogate"] == "kalman"):
+                elif ("mean" in state) != (p.dtype in HALF):
+                    follow_dtype(p, state)
+                if ("grad_avg" in state) == (group["surrogate"] == "kalman"):
                     raise RuntimeError(
                         f"surrogate={group['surrogate']!r} found the state of another surrogate: it cannot change in a run"
                     )

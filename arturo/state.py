@@ -50,6 +50,23 @@ def initial_state(group: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
     return state
 
 
+def follow_dtype(p: Tensor, state: dict[str, Tensor]) -> None:
+    """Only weights in half precision have a ``mean`` beside them: a model that was cast in a run gains or loses it."""
+    here = sharding.to_local(p.detach())
+    real = torch.view_as_real(here) if here.is_complex() else here
+    if real.dtype not in HALF:
+        state.pop("mean", None)
+    elif "mean" not in state:
+        mean = real.to(torch.float32)
+        state["mean"] = sharding.like(mean, p) if sharding.is_sharded(p) else mean
+
+
+def check_gradient(p: Tensor, grad: Tensor) -> None:
+    """torch compares when a gradient is assigned; ``p.data = ...`` and ``p.grad.data = ...`` pass it by."""
+    if grad.shape != p.shape:
+        raise RuntimeError(f"the gradient of a parameter of shape {tuple(p.shape)} has shape {tuple(grad.shape)}")
+
+
 def initial_precision(group: Mapping[str, Any]) -> float:
     """1 / Sigma_0; without an initial_variance, the one at which it would settle, (a_0 + rho lambda) / rho."""
     variance, rho = group["initial_variance"], group["prior_weight"]

@@ -136,6 +136,7 @@ class NativeSweep:
 
     def move(self, s_w: Scalar, eta_w: Scalar, factor: Scalar) -> Tensor:
         sums = [_call(table, MOVE, s_w, eta_w, factor)[:, 0] for table in self.tables]
+        written([row.param for row in self.rows])
         return _joined(sums, None if self.rest is None else self.rest.move(s_w, eta_w, factor))
 
     def count(self, eta: float) -> None:
@@ -155,8 +156,17 @@ def count_steps(counters: list[int]) -> None:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether the numbers are on the host and where ``data_ptr`` says."""
-    return type(x) in PLAIN and x.is_cpu
+    """Whether memory on the host holds the numbers where ``data_ptr`` says: not negated, nor zeros without memory."""
+    return type(x) in PLAIN and x.is_cpu and not x.is_neg() and not x._is_zerotensor()
+
+
+def written(tensors: list[Tensor]) -> None:
+    """Tell autograd that their numbers have changed: it refuses to go backward through a network of other weights."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except TypeError:  # older versions of torch take them one by one
+        for x in tensors:
+            torch.autograd.graph.increment_version(x)
 
 
 def _are(dtype: torch.dtype, tensors: list[Tensor]) -> bool:
@@ -172,7 +182,7 @@ def _format(row: Row, tensors: tuple[Tensor, ...]) -> int | None:
     """The line of :data:`FORMATS` that fits, if the row's tensors are dense and have the same layout."""
     param, dtype, contiguous = row.param, row.prec.dtype, True
     for x in tensors:
-        if type(x) not in PLAIN:
+        if not is_plain(x):
             return None
         contiguous = contiguous and x.is_contiguous()
     for x in row.memory:

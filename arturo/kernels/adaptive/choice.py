@@ -41,8 +41,8 @@ def _diagonal(row: AdaptiveRow, may_be_native: bool) -> Callable[[Sequence[Adapt
     if may_be_native:
         return Eager
     group = row.group
-    if group["state_dtype"] is not None:
-        return Eager  # its hash has no other form
+    if row.state["M"].dtype != row.mean.dtype:
+        return Eager  # the hash of a rounded state has no other form; the model may also have been cast to float64
     if group["fused"] and not torch.compiler.is_compiling():
         return Compiled
     chosen = group["foreach"]

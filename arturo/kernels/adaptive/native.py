@@ -48,6 +48,7 @@ class Native:
     def move(self, moves: Moves) -> None:
         numbers = [x if isinstance(x, array) else array("d", x.tolist()) for x in moves]
         self._call(MOVE, [x.buffer_info()[0] for x in numbers], 8, 0)
+        native.written([row.param for row in self.rows])
 
     def _call(self, which: int, numbers: Sequence[int], width: int, sums: int) -> None:
         """``numbers`` and ``sums`` are addresses of what a row has ``width`` and 56 bytes of; 0: nothing is there."""

@@ -70,6 +70,7 @@ class NativeTiles:
                 row.mean.copy_(mean)
             if row.mean.dtype != row.param.dtype:
                 row.param.copy_(row.mean)
+        native.written([row.param for row in self.rows])
 
     def _call(self, which: int) -> Tensor:
         sums, at = torch.zeros(len(self.rows), 7, dtype=torch.float64, device="cpu"), 0

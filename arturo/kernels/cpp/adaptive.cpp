@@ -1,5 +1,5 @@
 // AdaArturo's passes for whole lists of tensors, see adaptive.h and tiles.h. Blocks have a fixed size and are added in order:
-// the same bits for any number of threads.
+// the same bits for any number of threads, given the same first bases, which torch's eigh makes.
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("fp-contract=fast")  // a seventh off the time where everything is in a cache
