@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from arturo_lab.commands.listing import table
 from arturo_lab.fields import option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.pool.cost import Cost, Kind, kind_of
+from arturo_lab.report.table import Cell, Column, Table
 from arturo_lab.report.wording import count
+from arturo_lab.report.writers import show
 from arturo_lab.runs.config import RunConfig
 
 ASK_SECONDS = 600.0  # work that takes longer is confirmed first
@@ -94,21 +95,19 @@ class Plan:
         return f"{count(self.runs, 'run')} to train{at_once}: {time}, {size(self.bytes)} on disk"
 
     def show(self, console: Console) -> None:
-        result = table("Plan", "task", "optimizer", "runs", "epochs", "one run", "all", "disk")
-        for column in result.columns[2:]:
-            column.justify, column.no_wrap = "right", True
+        rows = []
         for group in self.groups:
             config, cost = group.config, self.costs.get(kind_of(group.config))
-            result.add_row(
-                config.task,
-                OPTIMIZERS[config.optimizer].label,
+            numbers = (
                 str(group.runs),
                 str(config.epochs),
                 "?" if cost is None else duration(cost.run_seconds(config)),
                 "?" if cost is None else duration(group.seconds(cost)) if group.runs else "-",
                 "?" if cost is None else size(group.kept * cost.run_bytes(config)),
             )
-        console.print(result)
+            rows.append(tuple(map(Cell, (config.task, OPTIMIZERS[config.optimizer].label, *numbers))))
+        names = (Column("task", align="left"), Column("optimizer", align="left"))
+        show(Table("plan", "Plan", (*names, *map(Column, ("runs", "epochs", "one run", "all", "disk"))), tuple(rows)), console)
         console.print(self.summary(), highlight=False, soft_wrap=True)
         if (free := free_bytes(self.out)) < self.bytes:
             console.print(f"only {size(free)} free in {self.out}", style="bold", highlight=False, soft_wrap=True)

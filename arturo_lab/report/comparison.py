@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from arturo_lab.report.evidence import FEWEST_PAIRS, Estimate, holm, paired_t_test, seeds_for, sign_test, smallest_p
+from arturo_lab.report.evidence import LEVEL, Estimate, holm, paired_t_test, seeds_for, sign_test, smallest_p
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.wording import count
 
@@ -24,7 +24,8 @@ class Difference:
     pairs: seeds on which both are over.
     won, lost: pairs in which ``one`` is ahead and behind; a diverged run is behind one that finished.
     estimate: of the difference in the metric; None without pairs, and when a run of a pair diverged.
-    p: not below :func:`smallest_p`, then with Holm's correction over the comparisons made; None with too few pairs.
+    p: not below :func:`smallest_p`, then with Holm's correction over the comparisons made; None with so few pairs that it
+        could not be significant.
     """
 
     one: Variant
@@ -61,18 +62,15 @@ class Comparison:
         """How the p-values came about, and what these seeds cannot say."""
         if not self.differences:
             return []
-        pairs = max(difference.pairs for difference in self.differences)
-        if not self.tested:
-            return [f"p needs at least {FEWEST_PAIRS} shared seeds; there {'is' if pairs == 1 else 'are'} {pairs}."]
+        pairs, made = max(difference.pairs for difference in self.differences), len(self.differences)
         what = "all pairs" if self.reference is None else f"all comparisons with {self.reference.label} on the task"
-        least = f"{count(pairs, 'seed')} cannot support a p below {smallest_p(pairs):.2g}: a lower one counts as that."
-        if smallest_p(pairs) * self.tested > 0.05:
-            least += f" p ≤ 0.05 needs at least {seeds_for(0.05 / self.tested)} seeds."
-        notes = [
-            f"Differences are paired by seed (plus is better), ± half of their 95 % t-interval. p: paired t-test, Holm's "
-            f"correction for {what}.",
-            least,
-        ]
+        notes = ["Differences are paired by seed (plus is better), ± half of their 95 % t-interval."]
+        if not self.tested:
+            few = f"{count(pairs, 'shared seed')} cannot carry a p for {count(made, 'comparison')}"
+            notes.append(f"{few}; {seeds_for((1 - LEVEL) / made)} could.")
+        else:
+            least = f"what {count(pairs, 'seed')} cannot carry, below {smallest_p(pairs):.2g}, counts as that"
+            notes.append(f"p: paired t-test ({least}), Holm's correction for {what}.")
         if any(difference.diverged for difference in self.differences):
             notes.append(
                 "A diverged run loses its pair; where one did, p comes from an exact sign test and there is no interval."
@@ -92,7 +90,8 @@ def compare(section: Section, against: str | None = None) -> Comparison:
     else:
         chosen = [(one, other) for i, one in enumerate(variants) for other in variants[i + 1 :]]
     raw = [paired(one, other) for one, other in chosen]
-    tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= FEWEST_PAIRS]
+    fewest = seeds_for((1 - LEVEL) / max(len(raw), 1))
+    tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= fewest]
     adjusted = dict(zip(tested, holm([max(raw[i][1], smallest_p(raw[i][0].pairs)) for i in tested]), strict=True))
     return Comparison(reference, tuple(replace(difference, p=adjusted.get(i)) for i, (difference, _) in enumerate(raw)))
 

@@ -187,7 +187,7 @@ def pairs_table(section: Section, comparison: Comparison) -> Table:
             text = f"{metric.scale * abs(estimate.mean):.{digits}f}"
             text += "" if width is None else f" ± {metric.scale * width:.{digits}f}"
             gap = Cell(text, abs(estimate.mean), fields={"half_width": width})
-        p = number(difference.p, p_value(difference.p, difference.pairs).removeprefix("p = "))
+        p = number(difference.p, "-" if difference.p is None else p_value(difference.p, difference.pairs).removeprefix("p = "))
         rows.append((words(one.label), words(other.label), gap, p, number(difference.pairs, str(difference.pairs)),
                      number(won, str(won)), number(lost, str(lost))))  # fmt: skip
     return Table("pairs", f"{section.title}: all pairs", columns, tuple(rows), tuple(comparison.notes()))

@@ -108,10 +108,10 @@ def p_value(p: float | None, pairs: int) -> str:
     """
     Example:
         >>> p_value(0.25, 3), p_value(0.00195, 10), p_value(None, 1), p_value(None, 0)
-        ('p = 0.25', 'p = 0.002', '1 pair: no p', 'no shared seed')
+        ('p = 0.25', 'p = 0.002', '1 pair', 'no shared seed')
     """
     if p is None:
-        return f"{count(pairs, 'pair')}: no p" if pairs else "no shared seed"
+        return count(pairs, "pair") if pairs else "no shared seed"
     return f"p = {p:.2f}" if p >= 0.095 else f"p = {p:.1g}"
 
 

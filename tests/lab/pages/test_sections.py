@@ -83,18 +83,22 @@ def test_runs_under_way_are_drawn_as_far_as_all_go(make_run, tmp_path: Path) -> 
 
 def test_equal_differences_are_no_less_certain_than_nearly_equal_ones(make_run, tmp_path: Path) -> None:
     """What few seeds can carry is settled before the correction for several comparisons."""
-    for seed in range(3):
+    for seed in range(8):
         make_run(tmp_path, "adamw", seed, final=0.5 + 0.01 * seed)
         make_run(tmp_path, "sgd", seed, final=0.6 + 0.01 * seed)
         make_run(tmp_path, "adam", seed, final=0.6 + 0.0101 * seed)
-        make_run(tmp_path, "arturo", seed, final=(0.4, 0.5, 0.6)[seed])
+        make_run(tmp_path, "arturo", seed, final=(0.4, 0.5, 0.6)[seed % 3])
     (section,) = read(tmp_path)
     p = {difference.one.optimizer: difference.p for difference in compare(section, "adamw").differences}
-    assert p["sgd"] == p["adam"] == pytest.approx(3 * 0.25)
+    assert p["sgd"] == p["adam"] == pytest.approx(3 * 2**-7)
 
 
 def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
-    accuracy = {"sgd": (0.80, 0.82, 0.81, 0.82), "adam": (0.90, 0.91, 0.95, 0.92), "arturo": (0.91, 0.90, 0.93, 0.93)}
+    accuracy = {
+        "sgd": (0.80, 0.82, 0.81, 0.82) * 2,
+        "adam": (0.90, 0.91, 0.95, 0.92) * 2,
+        "arturo": (0.91, 0.90, 0.93, 0.93) * 2,
+    }
     for name, values in accuracy.items():
         for seed, final in enumerate(values):
             make_run(tmp_path, name, seed, final=final)
@@ -103,11 +107,11 @@ def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     assert section.best is adam and section.target == 0.91 and sgd.estimate == Estimate.of(accuracy["sgd"])
     against = compare(section, "adam")
     assert against.reference is adam and against.of(adam) is None and against.tested == 2
-    # sgd - adam: -0.10, -0.09, -0.14, -0.10: t = 0.1075 / 0.011087 = 9.70, p = 0.0023, which counts as 2^-3; twice that
-    assert against.of(sgd).p == 0.25 and against.of(sgd).estimate.mean == pytest.approx(-0.1075)
-    # arturo - adam: 0.01, -0.01, -0.02, 0.01: t = 0.333, p = 0.761
-    assert against.of(arturo).p == pytest.approx(0.7608, abs=1e-4)
-    assert (against.of(arturo).won, against.of(arturo).lost, against.of(arturo).pairs) == (2, 2, 4)
+    # sgd - adam: -0.10, -0.09, -0.14, -0.10, twice: t = 0.1075 / 0.007258 = 14.8, p = 1.5e-6, which counts as 2^-7; twice that
+    assert against.of(sgd).p == 2**-6 and against.of(sgd).estimate.mean == pytest.approx(-0.1075)
+    # arturo - adam: 0.01, -0.01, -0.02, 0.01, twice: t = 0.509, p = 0.626
+    assert against.of(arturo).p == pytest.approx(0.6263, abs=1e-4)
+    assert (against.of(arturo).won, against.of(arturo).lost, against.of(arturo).pairs) == (4, 4, 8)
     every = compare(section, "all")
     assert every.reference is None and [(d.one.optimizer, d.other.optimizer) for d in every.differences] == [
         ("sgd", "adam"),
@@ -117,8 +121,8 @@ def test_comparison_by_hand(make_run, tmp_path: Path) -> None:
     assert compare(section).reference is None  # there is no AdamW
     table = comparison_table(section, against)
     assert [cell.text for cell in table.column("difference")][1] == "reference"
-    assert table.column("difference")[0].text == "−10.75 ± 3.53" and table.column("difference")[0].detail == "p = 0.25"
-    assert any("4 seeds cannot support a p below 0.12" in note and "at least 7 seeds" in note for note in table.notes)
+    assert table.column("difference")[0].text == "−10.75 ± 1.72" and table.column("difference")[0].detail == "p = 0.02"
+    assert any("what 8 seeds cannot carry, below 0.0078, counts as that" in note for note in table.notes)
 
 
 def test_lower_is_better_where_the_metric_says_so(make_run, tmp_path: Path) -> None:
@@ -181,7 +185,10 @@ def test_pairs_are_shared_seeds(make_run, tmp_path: Path) -> None:
     sgd, adam = (against.of(by_label(section)[label]) for label in ("SGD", "Adam"))
     assert (sgd.pairs, sgd.p, adam.pairs, adam.p) == (1, None, 0, None) and adam.estimate is None
     assert sgd.estimate.mean == pytest.approx(-0.1)
-    assert [note for note in against.notes()] == ["p needs at least 3 shared seeds; there is 1."]
+    assert [note for note in against.notes()] == [
+        "Differences are paired by seed (plus is better), ± half of their 95 % t-interval.",
+        "1 shared seed cannot carry a p for 2 comparisons; 7 could.",
+    ]
 
 
 def test_the_reference_is_one_variant(make_run, tmp_path: Path) -> None:
@@ -196,7 +203,7 @@ def test_the_reference_is_one_variant(make_run, tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_counts(make_run, tmp_path: Path) -> None:
-    for seed in range(4):
+    for seed in range(8):
         make_run(tmp_path, "adamw", seed, final=0.8)
         make_run(tmp_path, "adam", seed, **({"final": 0.99} if seed else {"status": "diverged", "done": 3}))
         make_run(tmp_path, "sgd", seed, **({"final": 0.7} if seed else {"status": "diverged", "done": 3}))
@@ -207,16 +214,22 @@ def test_a_diverged_run_counts(make_run, tmp_path: Path) -> None:
     assert [variant.label for variant in section.ranked] == ["AdamW", "Adam", "SGD", "arTuRO"]
     against = compare(section)
     adam = against.of(variants["Adam"])
-    assert (adam.won, adam.lost, adam.pairs, adam.estimate, adam.p) == (3, 1, 4, None, 0.625)  # the largest of three: times 1
+    assert (adam.won, adam.lost, adam.pairs, adam.estimate, adam.p) == (
+        7,
+        1,
+        8,
+        None,
+        18 / 256,
+    )  # the largest of three: times 1
     lost = against.of(variants["arTuRO"])
-    assert (lost.won, lost.lost) == (0, 4) and lost.p == pytest.approx(3 * 0.125)
+    assert (lost.won, lost.lost) == (0, 8) and lost.p == pytest.approx(3 * 2**-7)
     table = comparison_table(section, against)
     assert (
-        table.column("test_accuracy")[0].detail == "1 of 4 diverged" and table.column("difference")[0].text == "0 won, 4 lost"
+        table.column("test_accuracy")[0].detail == "1 of 8 diverged" and table.column("difference")[0].text == "0 won, 8 lost"
     )
     assert any("worse than any finished run" in note for note in table.notes)
     both = compare(Section(section.protocol, (variants["Adam"], variants["SGD"])), "all").differences[0]
-    assert (both.pairs, both.won, both.lost) == (4, 3, 0)  # both diverged on seed 0: neither is ahead
+    assert (both.pairs, both.won, both.lost) == (8, 7, 0)  # both diverged on seed 0: neither is ahead
     alone = Section(section.protocol, (variants["Adam"],))
     assert alone.best is alone.variants[0]  # there is no other
 
