@@ -52,7 +52,8 @@ def headline_figure(of: Outcome) -> Figure | None:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     words = f"{label(OURS)}, untouched, against AdamW at its best (dashed)"
-    figure.suptitle(f"{words}\ndots: seeds; bars: their mean; orange: worse with every seed, grey: with some", fontsize=9)
+    key = "left: the median seed; right: seeds and their geometric mean; orange: worse with every seed, grey: with some"
+    figure.suptitle(f"{words}\n{key}", fontsize=9)
     return figure
 
 

@@ -67,7 +67,7 @@ class Comparison:
         notes = ["Differences are paired by seed (plus is better), ± half of their 95 % t-interval."]
         if not self.tested:
             few = f"{count(pairs, 'shared seed')} cannot carry a p for {count(made, 'comparison')}"
-            notes.append(f"{few}; {seeds_for((1 - LEVEL) / made)} could.")
+            notes.append(f"{few}; {fewest_pairs(made)} could.")
         else:
             least = f"what {count(pairs, 'seed')} cannot carry, below {smallest_p(pairs):.2g}, counts as that"
             notes.append(f"p: paired t-test ({least}), Holm's correction for {what}.")
@@ -90,10 +90,14 @@ def compare(section: Section, against: str | None = None) -> Comparison:
     else:
         chosen = [(one, other) for i, one in enumerate(variants) for other in variants[i + 1 :]]
     raw = [paired(one, other) for one, other in chosen]
-    fewest = seeds_for((1 - LEVEL) / max(len(raw), 1))
-    tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= fewest]
+    tested = [i for i, (difference, _) in enumerate(raw) if difference.pairs >= fewest_pairs(len(raw))]
     adjusted = dict(zip(tested, holm([max(raw[i][1], smallest_p(raw[i][0].pairs)) for i in tested]), strict=True))
     return Comparison(reference, tuple(replace(difference, p=adjusted.get(i)) for i, (difference, _) in enumerate(raw)))
+
+
+def fewest_pairs(comparisons: int) -> int:
+    """From how many on a p could be significant, corrected for so many comparisons."""
+    return seeds_for((1 - LEVEL) / comparisons)
 
 
 def find_reference(section: Section, against: str) -> Variant | None:
