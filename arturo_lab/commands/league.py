@@ -34,7 +34,7 @@ DESCRIPTION = (
 EXAMPLES = """
 arturo league --plan
 arturo league
-arturo league --only adaarturo --stage untouched
+arturo league --only adaarturo byte-gru --stage untouched
 arturo league --tasks digits-mlp diabetes-mlp --optimizers adamw-warmup adaarturo --trials 4
 arturo league --report
 """
@@ -45,7 +45,7 @@ class Options:
     tasks: tuple[str, ...] = option(tuple(SECONDS), "the tasks of the league, cheapest first", metavar="TASK")
     optimizers: tuple[str, ...] = option(ENTRANTS, "the optimizers of the league", metavar="NAME")
     stage: tuple[str, ...] = option((), f"train only these stages: {', '.join(STAGES)} (default: all)", metavar="STAGE")
-    only: tuple[str, ...] = option((), "train only these optimizers now; the tables keep all", metavar="NAME")
+    only: tuple[str, ...] = option((), "train only these optimizers and tasks now; the tables keep all", metavar="NAME")
     seeds: int = option(3, "seeds of every result", metavar="N", lowest=1, highest=100)
     trials: int = option(8, "configurations each optimizer may try on each task", metavar="T", lowest=1, highest=1000)
     fidelity: float = option(1 / 3, "share of a task's epochs that a trial is trained for", metavar="F", lowest=0, highest=1)
@@ -69,8 +69,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
         tuple(options.tasks), tuple(options.optimizers), options.seeds, options.trials, options.fidelity, options.threads
     )
     for name in options.only:
-        if name not in (*league.optimizers, *ABLATIONS):
-            raise unknown("only", name, league.optimizers)
+        if name not in (*league.optimizers, *league.tasks, *ABLATIONS):
+            raise unknown("only", name, (*league.optimizers, *league.tasks))
     stages = [stage for stage in STAGES if not options.stage or stage in options.stage]
     rows = Rows.read(options.out / NAME)
     if options.plan:

@@ -136,12 +136,13 @@ def busy(record: Record) -> bool:
 
 
 def clocked(record: Record) -> Record:
-    """The same with the seconds that the process had a core in place of those that went by, where others competed for it.
+    """The same with the seconds that the process had a core in place of those that went by, for a run on one thread.
 
-    Of a run on one thread the two are the same on an idle machine.
+    On an idle machine the two are the same. They differ where others competed for the cores, and where the process was paused,
+    which no load average tells: a run of one minute once took twenty.
     """
     worked = [row.get("seconds_cpu") for row in record.rows]
-    if not busy(record) or any(not seconds for seconds in worked):
+    if record.config.get("threads") != 1 or any(not seconds for seconds in worked):
         return record
     totals = itertools.accumulate(seconds for seconds in worked if seconds)
     return replace(record, rows=tuple({**row, "wall_seconds": s} for row, s in zip(record.rows, totals, strict=True)))

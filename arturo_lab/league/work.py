@@ -18,7 +18,7 @@ from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.league.ablation import ABLATIONS
 from arturo_lab.league.field import RELATIVE, SECONDS, League, label
-from arturo_lab.league.rows import Rows, stale
+from arturo_lab.league.rows import Rows, clocked, stale
 from arturo_lab.league.stages import SLOTS, STAGES, Slot
 from arturo_lab.pool.cost import Cost, Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
@@ -67,8 +67,15 @@ def waves(league: League, stages: Collection[str]) -> Iterator[tuple[str, int | 
 def missing(league: League, rows: Rows, stage: str, number: int | None, only: Collection[str]) -> list[RunConfig]:
     """What can be trained now."""
     slots = (slot for slot in SLOTS[stage](league, rows) if number in (None, slot.number))
-    configs = [slot.config for slot in slots if slot.config is not None and (not only or slot.optimizer in only)]
+    configs = [slot.config for slot in slots if slot.config is not None and among(slot, only, league)]
     return list(dict.fromkeys(config for config in configs if rows.fresh(config) is None))
+
+
+def among(slot: Slot, only: Collection[str], league: League) -> bool:
+    """Whether a slot's task is among the tasks that are named, and its optimizer among the optimizers; no name means all."""
+    tasks = [name for name in only if name in league.tasks]
+    optimizers = [name for name in only if name not in league.tasks]
+    return (not tasks or slot.task in tasks) and (not optimizers or slot.optimizer in optimizers)
 
 
 def work(
@@ -140,8 +147,8 @@ def relative(optimizer: str) -> float:
 
 
 def taken(record: Record) -> float:
-    """Seconds of an epoch, its test included."""
-    return float(record.result["seconds"] + record.result["seconds_test"]) / len(record.rows)
+    """Seconds of an epoch on a core that nobody shares, its test included."""
+    return float(clocked(record).rows[-1]["wall_seconds"] + record.result["seconds_test"]) / len(record.rows)
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ def progress(league: League, rows: Rows, stages: Sequence[str] = STAGES, only: C
 
     result = []
     for stage in stages:
-        slots = [slot for slot in SLOTS[stage](league, rows) if not only or slot.optimizer in only]
+        slots = [slot for slot in SLOTS[stage](league, rows) if among(slot, only, league)]
         left = [slot for slot in slots if slot.config is None or rows.fresh(slot.config) is None]
         old = sum(slot.config is not None and rows.is_stale(slot.config) for slot in left)
         waiting = sum(slot.config is None for slot in left)

@@ -138,6 +138,10 @@ def test_only_and_stage_restrict_what_is_trained(line: str) -> None:
     assert [record.config["optimizer"] for record in Rows.read(Path("kept") / NAME).records.values()] == ["adaarturo"]
     assert cli.main(words(line, "--stage", "tuned")) == 0  # waits for trials: nothing to do
     assert cli.main(words(line, "--stage", "finals")) == cli.main(words(line, "--only", "adam")) == 2
+    assert cli.main(words(line, "--tasks", line, "diabetes-mlp", "--only", line, "sgd", "--stage", "untouched")) == 0
+    kept = [(record.config["task"], record.config["optimizer"]) for record in Rows.read(Path("kept") / NAME).records.values()]
+    assert kept == [(line, "adaarturo"), (line, "sgd")]  # not diabetes-mlp, and not AdamW
+    assert "diabetes-mlp" in (Path("kept") / "league.md").read_text()  # the tables keep it
 
 
 def test_a_run_that_ended_without_its_row_is_kept(line: str) -> None:
@@ -529,15 +533,18 @@ def test_ablation_needs_the_repository(line: str, capsys: pytest.CaptureFixture[
     assert "run it from the root of the repository" in capsys.readouterr().err
 
 
-def test_on_a_busy_machine_the_clock_is_that_of_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [1.0, 4.0])  # a paused process does not add to the load
+def test_on_one_thread_the_clock_is_that_of_the_process(tmp_path: Path, load: float) -> None:
     rows, config = Rows(tmp_path / NAME), League(("diabetes-mlp",), THREE).config("diabetes-mlp", "sgd", 0, test=True)
-    keep(rows, config, 0.5, load=4.0, seconds=3.0)
+    keep(rows, config, 0.5, load=load, seconds=3.0)
     record = rows.records["diabetes-mlp", config.name]
     assert clocked(record).wall_seconds == record.wall_seconds  # an older row, which does not say
     worked = replace(record, rows=tuple({**row, "seconds_cpu": 1.0} for row in record.rows))
     assert clocked(worked).wall_seconds[:3] == [1, 2, 3] and worked.wall_seconds[:3] == [3, 6, 9]
-    idle = replace(worked, result={**worked.result, "load": 1.0})
-    assert clocked(idle).wall_seconds[:3] == [3, 6, 9]
+    parallel = replace(worked, config={**worked.config, "threads": 2})  # its seconds are of both
+    assert clocked(parallel).wall_seconds[:3] == [3, 6, 9]
+    rows.records["diabetes-mlp", config.name] = replace(worked, result={**worked.result, "seconds": 300.0, "seconds_test": 6.0})
+    assert working.epoch_seconds("diabetes-mlp", "sgd", rows) == pytest.approx(1 + 6 / config.epochs)  # what the plan expects
 
 
 def test_two_leagues_in_one_folder_are_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
