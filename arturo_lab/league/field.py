@@ -36,7 +36,7 @@ SECONDS = {
     "byte-transformer": 120.0,
 }
 # Times AdamW's, about: on networks this small a matrix product more or less counts.
-RELATIVE = {"muon": 1.4, "soap": 2.2, "ivon": 1.2, "arturo-default": 1.2, "adaarturo": 1.7}
+RELATIVE = {"muon": 1.4, "soap-warmup": 2.2, "ivon": 1.2, "arturo-default": 1.2, "adaarturo": 1.7}
 ENTRANTS = (
     "sgd",
     "adamw-warmup",
@@ -44,9 +44,9 @@ ENTRANTS = (
     "adabelief",
     "lion",
     "prodigy",
-    "schedulefree-adamw",
+    "schedulefree-adamw-warmup",
     "muon",
-    "soap",
+    "soap-warmup",
     "ivon",
     "arturo-default",
     "adaarturo",

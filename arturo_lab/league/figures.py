@@ -13,9 +13,10 @@ from arturo_lab.league.field import OURS, REFERENCE, label
 from arturo_lab.league.results import HEADLINE_STAGE, Outcome, ratios, reached, variant
 from arturo_lab.report.palette import VERMILION, style
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid, log_ticks
+from arturo_lab.report.wording import count
 from arturo_lab.tasks.catalog import TASKS
 
-DRAWN = ("sgd", REFERENCE, "muon", "soap", OURS)  # in the curves: all twelve would hide each other
+DRAWN = ("sgd", REFERENCE, "muon", "soap-warmup", OURS)  # in the curves: all twelve would hide each other
 COLUMNS = 3  # panels beside each other
 BETTER, WORSE = style(OURS).light, VERMILION[0]
 
@@ -84,7 +85,8 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         axes.set_xlim(0.6, len(standings) + 0.4)
         axes.xaxis.set_major_locator(MultipleLocator(3, offset=1))
         axes.set_xlabel("rank; 1 is the best", fontsize=8)
-        axes.set_title(f"{of.stage}, {len(of.ranking.sections)} tasks", loc="left", fontsize=9)
+        partial = f"; {count(of.missing, 'run')} to come" if of.missing else ""
+        axes.set_title(f"{of.stage}, {count(len(of.ranking.sections), 'task')}{partial}", loc="left", fontsize=9)
         finish(axes)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)

@@ -6,7 +6,7 @@ from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.settings import Settings
 
 SWEEP = {"fmnist-autoencoder": 1.0, "byte-gru": 1 / 3, "cifar10-cnn-short": 1 / 3}  # tasks, and the share of their epochs
-SWEPT = ("adamw-warmup", "soap", "muon", "adaarturo")
+SWEPT = ("adamw-warmup", "soap-warmup", "muon", "adaarturo")
 POINTS = 7  # half a decade apart: three decades around the default
 REFERENCE_RATES = (1e-3, 3.16e-3, 1e-2, 3.16e-2, 1e-1)  # of AdamW, whose best stands beside untouched AdaArturo
 MUON_LR = 0.02  # Muon's default, which its entry leaves to the package

@@ -1,19 +1,39 @@
-"""Muon as it is meant to be used: it turns matrices; vectors and embeddings, which are no maps, get AdamW."""
+"""Muon as its author says: hidden matrices are turned; vectors, embeddings, the input and the output layer get AdamW.
+
+K. Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024 (github.com/KellerJordan/Muon).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 
-def mark_embeddings(network: nn.Module, loss: Any) -> None:
-    """Let :func:`with_adamw` know them: their rows are looked up, one at a time."""
-    for module in network.modules():
-        if isinstance(module, nn.Embedding):
-            module.weight.is_embedding = True  # type: ignore[attr-defined]
+def mark_outer(network: nn.Module, loss: Any) -> None:
+    """Let :func:`with_adamw` know what is no hidden matrix.
+
+    Embeddings, tables of a network's own such as positions, the first layer unless an embedding is in its place, and the last
+    one unless it is a part of a block, as in a network whose output layer is its embedding.
+    """
+    embeddings = [module.weight for module in network.modules() if isinstance(module, nn.Embedding)]
+    own = [module for module in network.modules() if not type(module).__module__.startswith("torch.nn")]
+    tables = [p for module in own for p in module.parameters(recurse=False)]
+    layers = [part.weight for part in parts(network) if isinstance(part, nn.Linear | _ConvNd)]
+    for weight in (*embeddings, *tables, *([] if embeddings else layers[:1]), *layers[-1:]):
+        weight.is_outer = True  # type: ignore[attr-defined]
+
+
+def parts(network: nn.Module) -> Iterator[nn.Module]:
+    """What a network consists of, in order; a sequence counts as its members."""
+    for part in network.children():
+        if isinstance(part, nn.Sequential):
+            yield from parts(part)
+        else:
+            yield part
 
 
 def with_adamw(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Callable[..., Optimizer]]:
@@ -33,12 +53,12 @@ def with_adamw(load: Callable[[], Callable[..., Optimizer]]) -> Callable[[], Cal
         """Muon.
 
         Args:
-            params: the weights; matrices and the filters of convolutions are turned.
-            lr, momentum, weight_decay, nesterov, ns_steps: of the matrices.
+            params: the weights; hidden matrices and filters of convolutions are turned.
+            lr, momentum, weight_decay, nesterov, ns_steps: of these.
             adamw_lr, adamw_betas, adamw_weight_decay: of everything else.
         """
         params = list(params)
-        others = [p for p in params if p.ndim < 2 or getattr(p, "is_embedding", False)]
+        others = [p for p in params if p.ndim < 2 or getattr(p, "is_outer", False)]
         matrices = [p for p in params if not any(p is other for other in others)]
         adamw = {"lr": adamw_lr, "betas": adamw_betas, "weight_decay": adamw_weight_decay}
         muon = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}

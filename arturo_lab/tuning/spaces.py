@@ -226,6 +226,8 @@ SPACES: dict[str, dict[str, Space]] = {
     },
 }
 SPACES["fair"]["arturo-default"] = SPACES["fair"]["arturo"]
+for _name in ("soap", "schedulefree-adamw"):
+    SPACES["fair"][f"{_name}-warmup"] = SPACES["fair"][_name]
 
 
 def space(protocol: str, optimizer: str, ranges: Sequence[str] = ()) -> Space:

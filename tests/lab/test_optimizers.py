@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -144,3 +145,31 @@ def test_missing_package_names_the_command(name: str, monkeypatch: pytest.Monkey
 
 def test_the_papers_optimizers_need_no_package() -> None:
     assert all(OPTIMIZERS[name].load().__module__.split(".")[0] in ("torch", "arturo") for name in PAPERS)
+
+
+@pytest.mark.parametrize(
+    "task, adamw",
+    [
+        ("digits-mlp", ["1.weight", "5.weight"]),
+        ("fmnist-small-resnet", ["0.weight", "8.weight"]),
+        ("cifar10-vit", ["position", "patches.weight", "out.weight"]),
+        ("byte-gru", ["embed.weight", "out.weight"]),
+        ("byte-transformer", ["position", "embed.weight"]),  # its output layer is the embedding
+    ],
+)
+def test_muon_turns_hidden_matrices_only(task: str, adamw: list[str]) -> None:
+    network, entry = TASKS[task].model(), OPTIMIZERS["muon"]
+    entry.instrument(network, None)
+    turned, others = entry.load()(network.parameters()).param_groups
+    assert turned["use_muon"] and not others["use_muon"]
+    left = {id(p) for p in others["params"]}
+    assert [name for name, p in network.named_parameters() if p.ndim > 1 and id(p) in left] == adamw
+    assert all(id(p) in left for p in network.parameters() if p.ndim < 2)
+
+
+@pytest.mark.parametrize("name", ["soap", "schedulefree-adamw"])
+def test_peers_with_warm_up_differ_in_nothing_else(name: str) -> None:
+    plain, warm = OPTIMIZERS[name], OPTIMIZERS[f"{name}-warmup"]
+    assert warm.warmup == 0.1 and plain.warmup == 0.0
+    assert warm.load() is plain.load()
+    assert replace(warm, label=plain.label, about=plain.about, load=plain.load, warmup=0.0) == plain
