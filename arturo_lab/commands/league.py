@@ -16,6 +16,7 @@ from arturo_lab.fields import group, option
 from arturo_lab.league.ablation import ABLATIONS, FILE, entries
 from arturo_lab.league.document import document, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, League
+from arturo_lab.league.results import step_costs
 from arturo_lab.league.rows import Rows, other_laboratory
 from arturo_lab.league.stages import STAGES
 from arturo_lab.league.work import Progress, progress, unused, why_stale, work
@@ -83,7 +84,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
             return code
     if not rows.records:
         raise ConfigError(f"out: {options.out / NAME} has no runs yet; leave out --report to train some")
-    made = document(league, rows, shown(words_that_matter(argv)))
+    made = document(league, rows, shown(words_that_matter(argv)), step_costs(options.out))
     made.show(console)
     for path in write(made, options.out):
         console.print(str(path), soft_wrap=True, highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from arturo_lab.league.ablation import ABLATION_TASKS
-from arturo_lab.league.field import OURS, REFERENCE, VALIDATION, League, label
-from arturo_lab.league.figures import curves_figure, headline_figure, ranks_figure
-from arturo_lab.league.results import Outcome, headline, judged_on_validation, outcome, targets, variant, versus
+from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, VALIDATION, League, label
+from arturo_lab.league.figures import DRAWN, curves_figure, headline_figure, ranks_figure
+from arturo_lab.league.results import Outcome, headline, judged_on_validation, mean_ranks, outcome, targets, variant, versus
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, at_defaults
 from arturo_lab.league.tables import (
@@ -42,12 +43,12 @@ NAME = "league"
 PAGE_DPI = 120  # of the figures inside the page
 
 
-def document(league: League, rows: Rows, command: str) -> Document:
-    """All parts that the rows have something for."""
+def document(league: League, rows: Rows, command: str, costs: Mapping[str, float] | None = None) -> Document:
+    """All parts that the rows have something for; ``costs`` are those of :func:`step_costs`."""
     aims = targets(league, rows)
     outcomes = [outcome(league, rows, stage, aims) for stage in ("untouched", "tuned")]
     shown = [of for of in outcomes if of.sections]
-    parts = [Part("", (introduction(league),)), *headline_parts(league, rows)]
+    parts = [Part("", (introduction(league),)), *headline_parts(league, rows, costs or {})]
     if shown:
         played = [of for of in shown if OURS in of.present]
         parts += [Part(f"{of.stage.capitalize()}: where {label(OURS)} loses", losses(of), losses_table(of)) for of in played]
@@ -55,11 +56,11 @@ def document(league: League, rows: Rows, command: str) -> Document:
     for of in shown:
         parts.append(Part(f"{of.stage.capitalize()}", (about(of),), results_table(of)))
         if of.ranking is not None:
-            parts.append(Part(f"{of.stage.capitalize()}: ranks", (), ranks_table(of.ranking)))
+            parts.append(Part(f"{of.stage.capitalize()}: ranks", judged(of), ranks_table(of.ranking)))
         if aims:
             parts.append(Part(f"{of.stage.capitalize()}: time to {label(REFERENCE)}'s tuned result", (), times_table(of)))
         if aims and of.ranking is not None:
-            picture = profiles_figure(of.ranking)
+            picture = profiles_figure(of.ranking, DRAWN)
             heading = f"{of.stage.capitalize()}: performance profiles"
             parts.append(Part(heading, (), profiles_table(of.ranking), (), picture, f"profiles-{of.stage}"))
         parts.append(Part(f"{of.stage.capitalize()}: curves", (), None, (), curves_figure(of), f"curves-{of.stage}"))
@@ -104,12 +105,12 @@ def about(of: Outcome) -> str:
     return "Everybody is tuned with the same number of trials of the same length, at the same points of the unit cube."
 
 
-def headline_parts(league: League, rows: Rows) -> list[Part]:
+def headline_parts(league: League, rows: Rows, costs: Mapping[str, float]) -> list[Part]:
     of = headline(league, rows)
     if of is None or not of.sections:
         return []
     return [
-        Part(HEADLINE, (decided(of),), headline_table(of), (), headline_figure(of), "at-a-glance"),
+        Part(HEADLINE, (decided(of),), headline_table(of, costs), (), headline_figure(of), "at-a-glance"),
         Part(f"{HEADLINE}: curves", (), None, (), curves_figure(of), "curves-best"),
     ]
 
@@ -154,6 +155,20 @@ def losses(of: Outcome) -> tuple[str, ...]:
     if behind:
         words.append(f"It is behind on {'; '.join(behind)}.")
     return (" ".join(words),)
+
+
+def judged(of: Outcome) -> tuple[str, ...]:
+    """The mean ranks on the tasks on which AdaArturo's constants were chosen, and on the others."""
+    words = []
+    for which, developed in ((f"{label(OURS)}'s constants were chosen", True), ("they were not", False)):
+        means = mean_ranks(of, developed)
+        many = count(sum((section.task in DEVELOPED) == developed for section in of.complete), "task")
+        words.append(
+            f"Over the {many} on which {which}: {', '.join(f'{name} {m:.2f}' for name, m in list(means.items())[:5])}."
+        )
+        if not means:
+            return ()
+    return (f"Mean ranks, the best five. {' '.join(words)}",)
 
 
 def sweep_parts(league: League, rows: Rows) -> list[Part]:

@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
 
 from arturo_lab.league.field import OURS, REFERENCE, label
-from arturo_lab.league.results import HEADLINE_STAGE, Outcome, ratios, reached, variant
+from arturo_lab.league.results import HEADLINE_STAGE, Outcome, mean_ranks, ratios, reached, variant
 from arturo_lab.report.palette import VERMILION, style
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid, log_ticks
 from arturo_lab.report.wording import count
@@ -30,9 +29,10 @@ def headline_figure(of: Outcome) -> Figure | None:
     figure.set_size_inches(10, 0.27 * len(shown) + 1.6)
     for y, (section, epochs) in enumerate(shown):
         each, share = ratios(section), min(epochs / TASKS[section.task].epochs, 1.0)
-        colour = BETTER if each and max(each) < 1 else WORSE if each and min(each) > 1 else "0.5"
+        colour = BETTER if each and max(each) < 1 else WORSE if each and min(each) > 1 else "0.7"
         left.barh(y, 100 * share, height=0.62, facecolor="none" if epochs == math.inf else colour, edgecolor=colour)
-        left.text(100 * share + 2, y, "never" if epochs == math.inf else f"{share:.0%}", va="center", fontsize=8)
+        arrival = "never" if epochs == math.inf else f"{share:.0%}{', then worse' if colour == WORSE else ''}"
+        left.text(100 * share + 2, y, arrival, va="center", fontsize=8)
         if each:
             mean = math.exp(statistics.fmean(map(math.log, each)))
             right.plot([1, mean], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
@@ -44,7 +44,7 @@ def headline_figure(of: Outcome) -> Figure | None:
     right.set_yticks(range(len(shown)), [])
     right.set_xscale("log")
     log_ticks(right.xaxis, *right.get_xlim())
-    right.set_xlabel("test: last loss or error, AdamW's = 1; left is better", fontsize=8)
+    right.set_xlabel("test: last loss or error, AdamW's = 1, log scale; left is better", fontsize=8)
     for axes, theirs in ((left, 100), (right, 1)):
         axes.axvline(theirs, color=style(REFERENCE).light, linewidth=1.2, linestyle="--")
         axes.set_ylim(len(shown) - 0.4, -0.6)
@@ -53,7 +53,10 @@ def headline_figure(of: Outcome) -> Figure | None:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     words = f"{label(OURS)}, untouched, against AdamW at its best (dashed)"
-    key = "left: the median seed; right: seeds and their geometric mean; orange: worse with every seed, grey: with some"
+    key = (
+        "left: the median seed; right: seeds and their geometric mean\n"
+        "black: better with every seed, orange: worse with every seed, light grey: neither"
+    )
     figure.suptitle(f"{words}\n{key}", fontsize=9)
     return figure
 
@@ -65,10 +68,10 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         return None
     figure, panels = grid(1, len(ranked))
     rows = max(len(of.league.optimizers) for of in ranked)
-    figure.set_size_inches(4.2 * len(ranked), 0.29 * rows + 1.5)
+    figure.set_size_inches(4.8 * len(ranked), 0.29 * rows + 1.5)
     for axes, of in zip(panels, ranked, strict=True):
         assert of.ranking is not None
-        standings = of.ranking.standings
+        standings, elsewhere = of.ranking.standings, mean_ranks(of, developed=False)
         for y, standing in enumerate(standings):
             name = standing.variants[0].optimizer
             colour = style(name).light
@@ -79,11 +82,12 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
             for place, many in ties.items():
                 axes.plot([place], [y], "o", color=colour, markersize=2.5 + 1.5 * math.sqrt(many), markeredgecolor="white",
                           markeredgewidth=0.6)  # fmt: skip
-            axes.text(len(standings) + 0.8, y, f"{standing.mean_rank:.1f}", va="center", ha="left", fontsize=8)
+            means = f"{standing.mean_rank:.1f}" + (f" ({elsewhere[standing.label]:.1f})" if elsewhere else "")
+            axes.text(len(standings) + 0.8, y, means, va="center", ha="left", fontsize=8)
         axes.set_yticks(range(len(standings)), [standing.label for standing in standings])
         axes.set_ylim(len(standings) - 0.4, -0.6)
         axes.set_xlim(0.6, len(standings) + 0.4)
-        axes.xaxis.set_major_locator(MultipleLocator(3, offset=1))
+        axes.set_xticks([1, *range(3, len(standings) + 1, 3)])
         axes.set_xlabel("rank; 1 is the best", fontsize=8)
         partial = f"; {count(of.missing, 'run')} to come" if of.missing else ""
         axes.set_title(f"{of.stage}, {count(len(of.ranking.sections), 'task')}{partial}", loc="left", fontsize=9)
@@ -91,7 +95,11 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-    figure.suptitle("Ranks by the test result\ndots: tasks (larger: several); bars and numbers: the mean", fontsize=9)
+    figure.suptitle(
+        "Ranks by the test result\ndots: tasks (larger: several); bars and numbers: the mean (over tasks that had no part in "
+        f"choosing {label(OURS)}'s constants)",
+        fontsize=9,
+    )
     return figure
 
 

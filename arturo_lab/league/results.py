@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
-from arturo_lab.league.field import OURS, REFERENCE, League
+from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, League
 from arturo_lab.league.rows import Rows, busy, clocked, validation_value
 from arturo_lab.league.stages import SLOTS, Slot
 from arturo_lab.report.comparison import Difference, compare
@@ -88,8 +90,7 @@ def headline(league: League, rows: Rows) -> Outcome | None:
     if not {OURS, REFERENCE} <= set(league.optimizers):
         return None
     ours = SLOTS["untouched"](dataclasses.replace(league, optimizers=(OURS,)), rows)
-    theirs = at_its_best(league, rows)
-    return collected(league, rows, HEADLINE_STAGE, [*ours, *theirs], validation_means(theirs, rows))
+    return collected(league, rows, HEADLINE_STAGE, [*ours, *at_its_best(league, rows)], targets(league, rows))
 
 
 def at_its_best(league: League, rows: Rows) -> list[Slot]:
@@ -120,6 +121,22 @@ def collected(league: League, rows: Rows, stage: str, slots: Sequence[Slot], aim
     return Outcome(league, stage, chosen, steps, len(slots) - len(records))
 
 
+def mean_ranks(of: Outcome, developed: bool) -> dict[str, float]:
+    """By label, best first, over the ranked tasks on which AdaArturo's constants were chosen, or over the others."""
+    if of.ranking is None:
+        return {}
+    places = [i for i, section in enumerate(of.ranking.sections) if (section.task in DEVELOPED) == developed]
+    means = {s.label: statistics.fmean(s.ranks[i] for i in places) for s in of.ranking.standings if places}
+    return dict(sorted(means.items(), key=lambda item: item[1]))
+
+
+def step_costs(folder: Path) -> dict[str, float]:
+    """Of a training step with AdaArturo, in those with fused AdamW, by task, as benchmarks/training_step.py measured them."""
+    file = folder / "training_step.json"
+    networks = json.loads(file.read_text(encoding="utf-8"))["networks"] if file.exists() else {}
+    return {task: row["contenders"]["ada-kronecker"]["ratio_of_means"] for task, row in networks.items()}
+
+
 def versus(section: Section | None) -> Difference | None:
     """AdaArturo against AdamW with its warm-up; None unless both have a run that is over."""
     ours = variant(section, OURS)
@@ -146,12 +163,6 @@ def reached(section: Section | None, optimizer: str) -> Reached | None:
     return Reached(epochs or math.inf, seconds or math.inf, sum(there), len(there))
 
 
-def seconds_of_training(section: Section, optimizer: str) -> float | None:
-    """All of it, the median over the seeds that finished."""
-    entry = variant(section, optimizer)
-    return None if entry is None or not entry.finished else statistics.median(run.wall_seconds[-1] for run in entry.finished)
-
-
 def ratios(section: Section) -> list[float]:
     """AdaArturo's loss, or its error where accuracy counts, in parts of AdamW's, seed by seed; empty for other metrics."""
     ours, theirs = (variant(section, name) for name in (OURS, REFERENCE))
@@ -163,8 +174,8 @@ def ratios(section: Section) -> list[float]:
 
 
 def targets(league: League, rows: Rows) -> dict[str, float]:
-    """AdamW's tuned result on validation data after the last epoch, the mean over its seeds, by task."""
-    return validation_means(list(SLOTS["tuned"](dataclasses.replace(league, optimizers=(REFERENCE,)), rows)), rows)
+    """The result of AdamW at its best, on validation data after the last epoch, the mean over its seeds, by task."""
+    return validation_means(at_its_best(league, rows), rows) if REFERENCE in league.optimizers else {}
 
 
 def validation_means(slots: Sequence[Slot], rows: Rows) -> dict[str, float]:

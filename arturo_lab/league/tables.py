@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from arturo_lab.league.ablation import ABLATIONS, FULL
-from arturo_lab.league.field import OURS, REFERENCE, League, label
-from arturo_lab.league.results import Outcome, reached, seconds_of_training, variant, versus
+from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, League, label
+from arturo_lab.league.results import Outcome, reached, variant, versus
 from arturo_lab.league.rows import Rows, busy, looks
 from arturo_lab.league.stages import winner
 from arturo_lab.league.valley import REFERENCE_RATES
@@ -65,42 +65,48 @@ def named(optimizer: str) -> Cell:
     return Cell(label(optimizer), label(optimizer), look=style(optimizer), fields={"optimizer": optimizer})
 
 
-def headline_table(of: Outcome) -> Table:
-    """A row for each task: AdamW at its best, AdaArturo as it comes, and who is ahead."""
+def headline_table(of: Outcome, costs: Mapping[str, float]) -> Table:
+    """A row for each task: AdamW at its best, AdaArturo as it comes, and who is ahead.
+
+    Args:
+        of: the runs of both.
+        costs: of a training step with AdaArturo, in those with fused AdamW, by task.
+    """
     columns = (
         Column("task", align="left"),
-        Column("metric", align="left", secondary=True),
-        Column("steps", secondary=True),
         Column(f"{label(REFERENCE)}, best", key="reference"),
         Column(f"{label(OURS)}, untouched", key="ours"),
         Column("difference"),
         Column("steps to AdamW's result", key="steps_to_reference"),
         Column("time to it", key="time_to_reference"),
         Column("AdamW's own steps to it", key="reference_steps", secondary=True),
+        Column("metric", align="left", secondary=True),
+        Column("steps", secondary=True),
         Column("AdamW's values", key="settings", align="left", secondary=True),
     )
     seeds, rows = of.league.seeds, []
     for task in of.league.tasks:
         section, steps = of.section(task), of.steps[task] * TASKS[task].epochs
         theirs, ours = (result_cell(variant(section, name), seeds, ahead(section, name, seeds)) for name in (REFERENCE, OURS))
-        what = Cell(task, task), Cell(TASKS[task].metric.heading), Cell(f"{steps:,}", steps)
-        tuned = settings_cell(variant(section, REFERENCE))
-        arrivals = steps_cell(of, task, OURS), time_cell(section), steps_cell(of, task, REFERENCE)
-        rows.append((*what, theirs, ours, versus_cell(section), *arrivals, tuned))
+        what = Cell(TASKS[task].metric.heading), Cell(f"{steps:,}", steps), settings_cell(variant(section, REFERENCE))
+        arrivals = steps_cell(of, task, OURS), time_cell(section, costs.get(task)), steps_cell(of, task, REFERENCE)
+        rows.append((Cell(task, task), theirs, ours, versus_cell(section), *arrivals, *what))
     notes = [
         f"Test set, after the last epoch: mean ± standard deviation over {seeds} seeds. {label(REFERENCE)} was "
         f"tuned on each task in two ways, {of.league.trials} short trials of lr, betas and decay, and "
         f"{len(REFERENCE_RATES)} lr from {REFERENCE_RATES[0]:g} to {REFERENCE_RATES[-1]:g} at full length; what is better on "
         f"validation data stands here. {label(OURS)} has its defaults everywhere; both train for the same number of steps. The "
         f"difference is taken seed by seed, plus is better for {label(OURS)}, ± half of its 95 % t-interval. Bold: better with "
-        f"each of the {seeds} seeds. {DIVERGED} Steps to AdamW's result: after how many, in percent of all steps, "
-        f"{label(OURS)} is first as good on validation data as {label(REFERENCE)} after its last one, the mean of its seeds; "
-        "measured after every epoch, the median over the seeds, with how many get there if not all do. What overfits may be "
-        "worse at its end. Time to it: in percent of the seconds that AdamW trains, good to some 20 %. AdamW's own steps: "
-        "when its curves are first there.",
+        f"each of the {seeds} seeds. {DIVERGED} Steps to AdamW's result: the first epoch at which {label(OURS)}'s validation "
+        f"metric reaches {label(REFERENCE)}'s final one (mean over its seeds), as a share of all steps; median over the seeds, "
+        "with their number if some never get there. A run that overfits may reach the target and end worse. Time to it: that "
+        "share times what a training step costs relative to one with fused AdamW, on one thread (training_step.md). AdamW's "
+        "own steps: when its curves first get there.",
         *looked(of.sections),
-        f"{label(OURS)}'s constants were chosen on validation folds of some of these tasks, the byte transformer, the small "
-        "ResNet and digits at batch size 1 among them, which favours it there (experiments/LOG.md).",
+        f"{label(OURS)}'s constants were chosen on validation folds of {', '.join(DEVELOPED)}, which favours it there. Test "
+        "results of earlier forms were also seen before the league, three or four times on most tasks; once, on the byte "
+        "transformer, the small ResNet and digits at batch size 1, they were the reason for another search on validation data "
+        "(experiments/LOG.md).",
     ]
     if of.missing:
         notes.append(f"Partial: {of.missing} runs of this table are still to come.")
@@ -118,7 +124,7 @@ def looked(sections: Sequence[Section]) -> list[str]:
     if not often:
         return []
     listed = "; ".join(f"{name} {count}" for name, count in often.items())
-    return [f"Every run looks at the test set once. Runs that were made again looked at it more often, in all: {listed} times."]
+    return [f"Every run is evaluated on the test set once. Repeated runs were evaluated again; in all: {listed} times."]
 
 
 def steps_cell(of: Outcome, task: str, optimizer: str) -> Cell:
@@ -133,13 +139,12 @@ def steps_cell(of: Outcome, task: str, optimizer: str) -> Cell:
     return Cell(f"{steps:,}", steps, ", ".join(filter(None, (f"{there.epochs / TASKS[task].epochs:.0%}", some))))
 
 
-def time_cell(section: Section | None) -> Cell:
-    """Of AdaArturo to AdamW's result, in parts of all of AdamW's."""
+def time_cell(section: Section | None, cost: float | None) -> Cell:
+    """Of AdaArturo to AdamW's result, as a share of all of AdamW's."""
     there = reached(section, OURS)
-    whole = None if section is None else seconds_of_training(section, REFERENCE)
-    if there is None or not whole:
+    if section is None or there is None or cost is None:
         return Cell("-")
-    share = there.seconds / whole
+    share = cost * there.epochs / TASKS[section.task].epochs
     return Cell("not reached") if share == math.inf else Cell(f"{share:.0%}", share)
 
 
@@ -161,10 +166,10 @@ def losses_table(of: Outcome) -> Table:
     )
     rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
     note = (
-        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracies in %, of the "
-        f"others the loss. The rank of {label(OURS)} is among all optimizers that have a result on the task, on however many "
-        "seeds; bold where it is first of all. The difference is taken seed by seed, plus is better, with half of its 95 % "
-        f"t-interval. {DIVERGED}"
+        f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracy in % where "
+        f"given, loss otherwise. The rank of {label(OURS)} is among all optimizers that have a result on the task, on however "
+        "many seeds; bold where it is first of all. The difference is taken seed by seed, plus is better, with half of its 95 "
+        f"% t-interval. {DIVERGED}"
     )
     return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
 
@@ -209,8 +214,8 @@ def results_table(of: Outcome) -> Table:
             cells.append(result_cell(entry, of.league.seeds, best))
         rows.append((named(name), *cells))
     notes = [
-        f"Test set, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracies "
-        f"in %, of the others the loss. The best of each task is bold once everybody has a result. {DIVERGED}",
+        f"Test set, after the last epoch: mean ± standard deviation over {of.league.seeds} seeds; accuracy "
+        f"in % where given, loss otherwise. The best of each task is bold once everybody has a result. {DIVERGED}",
         *looked(of.sections),
     ]
     if of.missing:
@@ -233,14 +238,15 @@ def times_table(of: Outcome) -> Table:
         rows.append((named(name), *cells))
     aims = "; ".join(f"{section.task} {section.metric.text(section.aim)}" for section in of.sections if section.aim is not None)
     notes = [
-        f"Steps, and below them seconds of training, until the validation metric is first as good as that of the tuned "
-        f"{label(REFERENCE)} after its last epoch ({aims}). Measured after every epoch; median over the seeds, given if half "
-        "of them get there."
+        f"Steps, with seconds of training, until the validation metric first reaches that of the tuned {label(REFERENCE)} "
+        f"after its last epoch, by the better of its two searches ({aims}). Measured after every epoch; median over the seeds, "
+        "given if half of them get there."
     ]
     if of.busy:
         notes.append(
-            "busy: other processes competed for the cores while some of these runs were trained (load average above the "
-            "league's own jobs); their seconds are those that the process, on one thread, had a core, and good to some 20 %."
+            "Seconds are CPU seconds of the single-threaded process, on a machine with other work: the same run took up to 1.8 "
+            f"times as long at other times. {label(REFERENCE)} is torch's default on CPUs, not the fused one; {label(OURS)} is "
+            "in C++, SOAP and Muon are in Python. Steps are the same everywhere."
         )
     title = f"{of.stage.capitalize()}: steps and time to {label(REFERENCE)}'s tuned result"
     return Table(f"{of.stage}-times", title, columns, with_best(columns, rows), tuple(notes))
@@ -254,10 +260,10 @@ def arrival_cell(of: Outcome, task: str, optimizer: str) -> Cell:
     partial = how_partial(entry, of.league.seeds)
     if there.epochs == math.inf:
         return Cell("not reached", detail=partial)
-    marked = ", busy" if any(busy(run) for run in entry.runs) else ""
     steps = round(there.epochs * of.steps[task])
-    detail = f"{duration(there.seconds)}{marked}{', ' if partial else ''}{partial}"
-    return Cell(f"{steps:,}", steps, detail, fields={f"{task}_seconds": there.seconds, f"{task}_busy": bool(marked)})
+    detail = f"{duration(there.seconds)}{', ' if partial else ''}{partial}"
+    fields = {f"{task}_seconds": there.seconds, f"{task}_busy": any(busy(run) for run in entry.runs)}
+    return Cell(f"{steps:,}", steps, detail, fields=fields)
 
 
 def tasks_table(league: League) -> Table:

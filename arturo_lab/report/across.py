@@ -38,8 +38,8 @@ def ranks_table(ranking: Ranking) -> Table:
         )
     notes = [
         f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task. Ranks go by the mean; a diverged "
-        "run ranks below any number, and ties share their rank. Neither says how far apart optimizers are, or whether the "
-        "seeds suffice to tell them apart: see each task. The profile's score is its mean for τ from 1 to 4; 1 means the "
+        "run ranks below any number, and ties share their rank. Wins and ranks ignore the size of differences and the noise of "
+        "seeds: see each task. The profile's score is its mean for τ from 1 to 4; 1 means the "
         "fastest to the target on every task."
     ]
     if ranking.missing:

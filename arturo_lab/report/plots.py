@@ -6,7 +6,7 @@ Each figure says what it shows: whether an axis is linear or logarithmic, what t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -26,6 +26,7 @@ from arturo_lab.report.wording import count, protocol_words
 
 Band = tuple[Array, Array, Array]  # a curve: means, lowest, highest
 PANEL = (3.5, 2.7)  # inches: one column of most journals
+ASIDE = 0.003  # between curves of a profile, so that equal ones stay visible
 TRAIN_LOSS = ShownMetric("train_loss", "nats", higher=False)
 PANELS = ("result", "train-loss", "time")
 
@@ -210,14 +211,15 @@ def limits(shown: Sequence[Band], higher: bool = True) -> tuple[float, float]:
     return low, high
 
 
-def profiles_figure(ranking: Ranking) -> Figure:
-    """Two panels: the profiles of time and of steps."""
+def profiles_figure(ranking: Ranking, drawn: Collection[str] = ()) -> Figure:
+    """Two panels: the profiles of time and of steps. ``drawn``: the optimizers that are, if not all."""
+    standings = [each for each in ranking.standings if not drawn or each.variants[0].optimizer in drawn]
     figure, all_axes = grid(1, len(CLOCKS))
     for axes, clock in zip(all_axes, CLOCKS, strict=True):
-        for i, standing in enumerate(ranking.standings):
+        for i, standing in enumerate(standings):
             ratios = [r for r in standing.profiles[clock].ratios if r <= LARGEST_RATIO]
             x = [1.0, *ratios, LARGEST_RATIO]
-            aside = 0.006 * (i - (len(ranking.standings) - 1) / 2)  # so that equal curves stay visible
+            aside = ASIDE * (i - (len(standings) - 1) / 2)
             share = [standing.profiles[clock].share(tau) + aside for tau in x]
             look = standing.look
             axes.step(x, share, where="post", color=look.light, linestyle=look.linestyle, linewidth=1.6,
@@ -232,7 +234,7 @@ def profiles_figure(ranking: Ranking) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
         finish(axes)
     note = (
-        f"{len(ranking.sections)} tasks; medians over the seeds; curves are set apart by half a percent. A target that "
+        f"{len(ranking.sections)} tasks; medians over the seeds; curves are drawn {100 * ASIDE:g} points apart. A target that "
         "fewer than half of the runs reach counts as never reached."
     )
     add_legend(figure, all_axes, len(CLOCKS), note)

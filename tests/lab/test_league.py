@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -14,10 +15,10 @@ from arturo_lab import cli
 from arturo_lab.data import loading
 from arturo_lab.league import work as working
 from arturo_lab.league.ablation import ABLATIONS
-from arturo_lab.league.document import ablation_parts, decided, document, sweep_parts, write
+from arturo_lab.league.document import ablation_parts, decided, document, judged, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
 from arturo_lab.league.figures import BETTER, WORSE, headline_figure
-from arturo_lab.league.results import headline, outcome, ratios, reached, targets
+from arturo_lab.league.results import headline, mean_ranks, outcome, ratios, reached, step_costs, targets
 from arturo_lab.league.rows import Rows, busy, clocked, looks, stale
 from arturo_lab.league.stages import SLOTS, ablation, at_rate, sweep, trial, trials, tuned, untouched, winner
 from arturo_lab.league.tables import differing, headline_table, looked, losses_table, results_table, times_table
@@ -269,34 +270,34 @@ def test_untouched_against_tuned_by_hand(played: tuple[League, Rows]) -> None:
     """Of AdamW the trial that won, of AdaArturo the defaults, seed by seed; bold where one is better with every seed."""
     of = headline(*played)
     assert of is not None and of.missing == 0
-    table = headline_table(of)
-    assert [column.name for column in table.columns[3:5]] == ["AdamW (warm-up), best", "AdaArturo, untouched"]
+    table = headline_table(of, {"digits-mlp": 2.0})
+    assert [column.name for column in table.columns[1:3]] == ["AdamW (warm-up), best", "AdaArturo, untouched"]
     steps = of.steps["digits-mlp"] * 25
     assert texts(table) == {
         "digits-mlp": [
-            "accuracy [%]",
-            f"{steps:,}",
             "95.00 ± 0.00",
             "97.00 ± 0.00",
             "+2.00 ± 0.00",
             f"{of.steps['digits-mlp']} 4%",
-            "4%",
+            "8%",  # a step costs twice that of AdamW
             f"{of.steps['digits-mlp']} 4%",
+            "accuracy [%]",
+            f"{steps:,}",
             "untouched",
         ],
         "diabetes-mlp": [
-            "loss [variance of the targets]",
-            "600",
             "0.5000 ± 0.0000",
             "0.5500 ± 0.0000",
             "−0.0500 ± 0.0000",
             "not reached",
-            "not reached",
+            "-",  # nobody measured its cost
             "50 8%",
+            "loss [variance of the targets]",
+            "600",
             "untouched",
         ],
     }
-    assert [[row[3].best, row[4].best] for row in table.rows] == [[False, True], [True, False]]
+    assert [[row[1].best, row[2].best] for row in table.rows] == [[False, True], [True, False]]
     assert decided(of) == (
         "Complete: 2 of 2 tasks. AdaArturo is better with every seed on 1 (digits-mlp); worse with every seed on 1 "
         "(diabetes-mlp). Over the tasks: p = 1.00 by a sign test."
@@ -340,7 +341,7 @@ def test_adamw_at_its_best_is_the_better_of_two_searches(tmp_path: Path) -> None
     def chosen() -> dict[str, str]:
         of = headline(league, rows)
         assert of is not None
-        return {task: row[-1] for task, row in texts(headline_table(of)).items()}
+        return {task: row[-1] for task, row in texts(headline_table(of, {})).items()}
 
     def whole(task: str, settings: dict, *values: float) -> None:
         for seed, value in enumerate(values):
@@ -389,8 +390,8 @@ def test_untouched_against_tuned_says_what_is_missing(tmp_path: Path) -> None:
     adamw("fmnist-autoencoder", 212.0, 213.0)
     of = headline(league, rows)
     assert of is not None and of.missing == 2 + 1 + 4
-    table = headline_table(of)
-    cells = {task: row[2:5] for task, row in texts(table).items()}
+    table = headline_table(of, {})
+    cells = {task: row[:3] for task, row in texts(table).items()}
     assert cells["digits-mlp"] == ["- missing", "97.50 ± 0.71", "-"]
     assert cells["breast-cancer-mlp"] == ["0.3000 ± 0.0000", "0.2000 partial: 1 of 2 seeds", "+0.1000"]
     assert cells["diabetes-mlp"] == ["diverged 1 of 2 diverged; the others 0.7000", "0.5500 ± 0.0707", "2 won, 0 lost"]
@@ -405,14 +406,36 @@ def test_untouched_against_tuned_says_what_is_missing(tmp_path: Path) -> None:
     )
 
 
+def test_ranks_where_constants_were_chosen_and_elsewhere(tmp_path: Path) -> None:
+    tasks, rows = ("digits-mlp", "diabetes-mlp", "fmnist-autoencoder", "digits-mlp-batch-1"), Rows(tmp_path / NAME)
+    league = League(tasks, THREE, seeds=1, trials=2)
+    values = {"digits-mlp": (0.9, 0.8, 0.7), "diabetes-mlp": (1.0, 3.0, 2.0)}  # SGD, AdamW, AdaArturo
+    for task in tasks:
+        for name, value in zip(THREE, values.get(task, (3.0, 2.0, 1.0)), strict=True):
+            keep(rows, league.config(task, name, 0, test=True), value)
+    of = outcome(league, rows, "untouched")
+    assert mean_ranks(of, developed=False) == {"SGD": 1.0, "AdamW (warm-up)": 2.5, "AdaArturo": 2.5}
+    assert mean_ranks(of, developed=True) == {"AdaArturo": 1.0, "AdamW (warm-up)": 2.0, "SGD": 3.0}
+    (sentence,) = judged(of)
+    assert "Over the 2 tasks on which AdaArturo's constants were chosen: AdaArturo 1.00, AdamW (warm-up) 2.00" in sentence
+    assert "Over the 2 tasks on which they were not: SGD 1.00" in sentence
+
+
+def test_cost_of_a_step_is_read_from_the_benchmark(tmp_path: Path) -> None:
+    assert step_costs(tmp_path) == {}
+    row = {"contenders": {"ada-kronecker": {"ratio_of_means": 1.25}, "adamw-fused": {"ratio_of_means": 1.0}}}
+    (tmp_path / "training_step.json").write_text(json.dumps({"networks": {"byte-gru": row}}))
+    assert step_costs(tmp_path) == {"byte-gru": 1.25}
+
+
 def test_times_to_the_tuned_result(played: tuple[League, Rows]) -> None:
     league, rows = played
     of = outcome(league, rows, "untouched")
     table = texts(times_table(of))
     steps = of.steps["digits-mlp"]
-    assert table["AdaArturo"] == [f"{steps} 1.0 s, busy", "not reached"] and table["AdamW (warm-up)"][1] == "50 1.0 s, busy"
+    assert table["AdaArturo"] == [f"{steps} 1.0 s", "not reached"] and table["AdamW (warm-up)"][1] == "50 1.0 s"
     assert table["SGD"][0] == "not reached partial: 1 of 2 seeds"
-    assert any(note.startswith("busy: ") for note in times_table(of).notes)
+    assert any("on a machine with other work" in note for note in times_table(of).notes)
 
 
 def test_document_and_page(played: tuple[League, Rows], tmp_path: Path) -> None:
