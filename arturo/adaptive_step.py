@@ -165,7 +165,7 @@ def settle(
     spent = where(k > 0, k * k * at.A / at.B, 0.0)
     keep = 1 - where(seen, 1.0, 0.0) * numbers.lr * numbers.decay
     tau = PER_LR * numbers.lr.clamp(max=MOST_LR)
-    pull = where(spent > 0, 1 - learned.anchor(tau, spent, phi, numbers.gain, at.stir), 0.0)
+    pull = where(spent > 0, at.part * (1 - learned.anchor(tau, spent, phi, numbers.gain, at.stir)), 0.0)
     bound = 0.5 * PER_LR * at.lr * part * at.B
     kl = 0.5 * PER_LR / at.lr * k * k * at.weighted_A
     active = (k > 0) & free & (at.A >= (1 - ROUNDING) * at.N)
@@ -198,9 +198,10 @@ class Numbers(NamedTuple):
 
 
 class Region(NamedTuple):
-    """The sums behind the trust region, over all processes: numbers, but for ``sigma``, ``trust`` and ``stir``."""
+    """The sums behind the trust region, over all processes: numbers, but for the first four."""
 
     sigma: Tensor  # size of each row's tensor
+    part: Tensor  # of its own size that it counts with: 1, less beyond MOST_SIZE
     trust: Tensor  # in each row's innovation
     stir: Tensor  # how much of what noise would do each row's gradient does, at most 1
     B: Any
@@ -256,7 +257,9 @@ def region(
     trust = learned.trust(torch.where(S > 0, noise / S, 0.0))
     A = MM + trust * (2 * ME + trust * kept)
     stir = torch.where(N > 0, learned.FALL * A / torch.where(N > 0, N, 1.0), 0.0).clamp(0.0, 1.0)
-    sigma = torch.maximum((squares / entries.clamp(min=1.0)).sqrt(), least).clamp(max=adaptive_state.MOST_SIZE)
+    own = (squares / entries.clamp(min=1.0)).sqrt()
+    sigma = torch.maximum(own, least).clamp(max=adaptive_state.MOST_SIZE)
+    part = adaptive_state.MOST_SIZE / own.clamp(min=adaptive_state.MOST_SIZE)
     each_lr = torch.where(entries > 0, each_lr, 0.0).clamp(max=MOST_LR)
     lr = each_lr.max()
     lr = torch.where(lr > 0, lr, 1.0)  # nothing takes part: of no consequence
@@ -264,9 +267,10 @@ def region(
     terms = torch.stack([S, A, N, A * each_lr * each_lr, u * fell, u * u * pulled, entries])
     B, A, N, weighted, fell, pulled, room = (terms * sigma).sum(1)
     if order is not None:
-        sigma, trust, stir = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, trust, stir))
+        of_rows = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, part, trust, stir))
+        sigma, part, trust, stir = of_rows
     counts = skipped.sum(), entries.sum(), room, (place * entries).sum()
-    return Region(sigma, trust, stir, B, A, N, weighted, fell, pulled, lr, *counts)
+    return Region(sigma, part, trust, stir, B, A, N, weighted, fell, pulled, lr, *counts)
 
 
 def count(rows: Sequence[AdaptiveRow]) -> None:

@@ -69,6 +69,11 @@ class TrustRegionOptimizer(Optimizer):
         except RuntimeError:
             self.param_groups.pop()
             raise
+        # torch warns of a parameter that is listed twice. It counts once: a second observation of one gradient has no noise.
+        group = self.param_groups[-1]
+        first = sorted({id(p): i for i, p in reversed(list(enumerate(group["params"])))}.values())
+        for key in {"params", "param_names"} & group.keys():
+            group[key] = [group[key][i] for i in first]
 
     def _complete(self, group: dict[str, Any]) -> None:
         """Check a new group's options and make them plain data."""

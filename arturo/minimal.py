@@ -128,7 +128,7 @@ class MinimalAdaArturo(Optimizer):
             s = s + 1e-3 * s.mean() if p.dim() > 1 else s
             z2 = share * (E.square() / s).sum() / s.sum()  # surprise: 1 on average
             away, least = (p, 1 / math.sqrt(G.shape[1])) if p.dim() > 1 else (p - state["start"], 0.1)
-            sigma = min(max(away.square().mean().sqrt().item(), least), 1.0)
+            sigma = min(max(size := away.square().mean().sqrt().item(), least), 1.0)
             d = -self.went * sigma * state["M"] / s  # the last step, over tau
             bent += (E * d).sum().item()
             went_2 += (s / sigma * d.square()).sum().item()
@@ -142,7 +142,8 @@ class MinimalAdaArturo(Optimizer):
             A += (pull := sigma * (state["M"].square() / s).sum().item())  # of the filtered gradient
             N += (noise_pull := sigma * s.sum().item() * K / (2 - K))  # what noise alone would have
             room += sigma * p.numel()
-            rows.append((p, state, state["M"] / s, sigma, min(10 * pull / noise_pull, 1.0) if noise_pull > 0 else 0.0))
+            stir = min(10 * pull / noise_pull, 1.0) if noise_pull > 0 else 0.0
+            rows.append((p, state, state["M"] / s, sigma, stir, max(size, 1.0)))
         if B > 0:
             self.level += 3 / (self.t + 2) * (B / room - self.level)
         if A == 0:
@@ -156,9 +157,9 @@ class MinimalAdaArturo(Optimizer):
         self.went = k = k * min(1.0, 10 * B / room / self.level)  # shorter where noise has all but vanished
         length = tau * k * math.sqrt(A / B)  # relative to a tensor's size
         grown = min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.7 * length)
-        for p, state, step, sigma, stir in rows:
+        for p, state, step, sigma, stir, size in rows:
             origin = torch.zeros_like(p) if p.dim() > 1 else state["start"]
-            p.lerp_(origin, 1 - math.sqrt(max(1 - stir * grown, 0.0)))  # the anchor: what grows by noise is drawn back
+            p.lerp_(origin, (1 - math.sqrt(max(1 - stir * grown, 0.0))) / size)  # the anchor: what grows by noise is drawn back
             p.sub_(tau * sigma * k * turned_back(step, state).view_as(p))
 
     def refresh(self, state: dict[str, Tensor], G: Tensor, i: int) -> None:

@@ -115,11 +115,13 @@ class Tensor:
             for j in range(0, b, v)
         ]
 
+    def own_size(self) -> float:
+        """The root mean square of a matrix, the distance a vector has travelled."""
+        return float(np.sqrt(np.mean((self.w - (self.start if self.vector else 0.0)) ** 2)))
+
     def size(self) -> float:
-        """sigma: the root mean square of a matrix, the distance a vector has travelled; with a least."""
-        if self.vector:
-            return min(max(float(np.sqrt(np.mean((self.w - self.start) ** 2))), 0.1), 1.0)
-        return min(max(float(np.sqrt(np.mean(self.w**2))), 1 / float(np.sqrt(self.w.shape[1]))), 1.0)
+        """sigma: the same with a least and a largest."""
+        return min(max(self.own_size(), 0.1 if self.vector else 1 / float(np.sqrt(self.w.shape[1]))), 1.0)
 
     @property
     def step_lr(self) -> float:
@@ -194,7 +196,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
 
     >>> w = Tensor([[3.0]], {"lr": 1e-3})
     >>> done = step([w], [[[1.0]]])  # the first gradient may be noise: 0.01^(3/16) of the drift 20 lr sigma
-    >>> round(float(3.0 * (1 - 0.0004 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.02, 6), round(done.kl / done.bound, 6)
+    >>> round(float(2 + (1 - 0.0004 * 0.01**0.375) ** 0.5 - w.w[0, 0]) / 0.02, 6), round(done.kl / done.bound, 6)
     (0.421697, 1.0)
     """
     pairs = [(x, g) for x, g in zip(tensors, grads, strict=True) if g is not None and x.options["lr"] > 0]
@@ -261,7 +263,8 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
         length = x.options["per_lr"] * x.step_lr * np.sqrt(spent)
         grown = stir * min(length**2 * (phi + (1 - phi) * (2 - K) / K), 0.7 * length)
         origin = x.start if x.vector else 0.0
-        x.w = np.where(x.moves(), origin + (x.w - origin) * np.sqrt(max(1 - grown, 0.0)), x.w)
+        pulled = (1 - np.sqrt(max(1 - grown, 0.0))) / max(x.own_size(), 1.0)  # no further than a tensor of size 1
+        x.w = np.where(x.moves(), origin + (x.w - origin) * (1 - pulled), x.w)
         x.w = x.w * (1 - x.options["lr"] * x.options["weight_decay"])
     for x, block, d in moves:
         x.w[block.rows, block.columns] += d

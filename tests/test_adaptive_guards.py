@@ -1,5 +1,7 @@
 """What never ends: constant gradients, gradients of noise or nothing, trainings past their end. And layouts that change."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -159,7 +161,9 @@ def test_inputs_in_different_units_do_not_blow_a_layer_up(lr, covariance):
         optimizer.step()
         schedule.step()
     loss = torch.nn.functional.cross_entropy(model(x), y).item()
-    assert loss < 1.2 and model.weight.square().mean().sqrt() < 6  # AdamW: 0.7 to 1.0; without a largest size 1e4 and more
+    assert (
+        loss < 1.2 and model.weight.square().mean().sqrt() < 9
+    )  # AdamW: 0.7 to 1.4 and 1 to 9; without a largest size 1e4 and more
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
@@ -300,3 +304,42 @@ def test_state_whose_storage_moves_is_found_again(covariance, way):
         assert optimizer.state[p]["step"] == 8
         found.append(p.detach())
     assert torch.equal(*found)
+
+
+@both
+@pytest.mark.parametrize("shape", [(50, 3), (20,)])
+@pytest.mark.parametrize("lr", [1e-3, 3e-3])
+def test_large_tensors_stay_at_their_optimum(shape, lr, covariance):
+    """Positions, codebooks, pixels: far from 0, or a vector far from its start. Steps are stronger than the anchor."""
+    torch.manual_seed(0)
+    optimum = 100 + torch.randn(shape)
+    p = torch.nn.Parameter(optimum.clone())
+    optimizer = AdaArturo([p], lr=lr, covariance=covariance)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    if p.dim() == 1:
+        optimizer.state[p]["start"].zero_()
+    for _ in range(300):
+        p.grad = p.detach() - optimum + torch.randn(shape)
+        optimizer.step()
+    assert (p - optimum).square().mean().sqrt() < 0.5  # was 2 to 30
+
+
+@both
+def test_a_parameter_that_is_listed_twice_counts_once(covariance):
+    moved = []
+    for times in (1, 2):
+        p, q = (torch.nn.Parameter(torch.ones(16, 8)) for _ in range(2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about duplicates
+            optimizer = AdaArturo([p, q] + [p] * (times - 1), covariance=covariance)
+        assert list(map(id, optimizer.param_groups[0]["params"])) == [id(p), id(q)]
+        for t in range(3):
+            p.grad, q.grad = noise(p, t), noise(q, t + 10)
+            optimizer.step()
+        moved.append(p.detach())
+    assert torch.equal(*moved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        named = AdaArturo([("p", p), ("q", q), ("p", p)])
+    assert named.param_groups[0]["param_names"] == ["p", "q"]

@@ -70,14 +70,16 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
     if (!(largest > 0)) largest = 1;  // nothing takes part: of no consequence
 
     double B = 0, A = 0, N = 0, weighted = 0, fell = 0, pulled = 0, room = 0, skipped = 0, entries = 0, mark = 0;
-    std::vector<double> sizes(parameters), stirs(parameters), trusts(parameters);
+    std::vector<double> sizes(parameters), parts(parameters), stirs(parameters), trusts(parameters);
     for (int64_t i = 0; i < parameters; ++i) {
         const Column& at = columns[i];
         const double trust = at_most((c.freedom + 1) / (c.freedom + (at.S > 0 ? at.noise / at.S : 0)), 1);
         const double pull = at.MM + trust * (2 * at.ME + trust * at.kept);
-        const double size = at_most(at_least(std::sqrt(at.squares / at_least(at.entries, 1)), at.least), c.most_size);
+        const double own = std::sqrt(at.squares / at_least(at.entries, 1));
+        const double size = at_most(at_least(own, at.least), c.most_size);
         const double lr = at.entries > 0 ? at_most(at.lr, c.most_lr) : 0, u = lr / largest;
         sizes[i] = size;
+        parts[i] = own > c.most_size ? c.most_size / own : 1;  // of its own size that a tensor counts with
         stirs[i] = at.N > 0 ? at_least(at_most(c.fall * pull / at.N, 1), 0) : 0;
         trusts[i] = trust;
         B += size * at.S;
@@ -120,7 +122,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
         const double spread = reached * reached * (phi + (1 - phi) / noise_level(row.gain));
         const double grown = reached > 0 ? at_most(spread, 2 * c.most_pull * reached) * stirs[at] : 0;
         moves.keep[i] = seen ? 1 - row.lr * row.decay : 1;
-        moves.pull[i] = 1 - std::sqrt(at_least(1 - grown, 0));
+        moves.pull[i] = (1 - std::sqrt(at_least(1 - grown, 0))) * parts[at];
         moves.length[i] = k > 0 ? tau * k * sizes[at] : 0;
         moves.gain[i] = row.gain * trusts[at];
     }
