@@ -93,7 +93,6 @@ class Variant(Optimizer):
                 state["start"] = p.clone()
                 state["initial"] = p.square().mean().sqrt().item()
             state["size"] = tensor_size(p, state, o)
-            state["own_size"] = (p if p.ndim > 1 else p - state["start"]).square().mean().sqrt().item()
             g = matrix(p.grad)
             if o["shared"] and "M" not in state["blocks"][0]:
                 start_shared(state["blocks"], g, o)
@@ -153,8 +152,7 @@ class Variant(Optimizer):
             if o["shrink"] and (p.ndim > 1 or o["guards"]):
                 phi = self.trace[-1][1]
                 grown = 1.0 if o["shrink"] is True else phi + (1 - phi) * (2 - K) / K
-                part = 1 / max(self.state[p]["own_size"], 1.0) if o["guards"] else 1.0  # of its own size that it counts with
-                kept = 1 - part * (1 - math.sqrt(max(1 - stirs[p] * (tau * length) ** 2 * spent * grown, 0.0)))
+                kept = math.sqrt(max(1 - stirs[p] * (tau * length) ** 2 * spent * grown, 0.0))
                 if p.ndim > 1:
                     w.mul_(1 - (1 - kept) * reached(block).to(w.dtype) if o["guards"] else kept)
                 else:
