@@ -19,13 +19,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 def league_table() -> str:
     """The first table of the league without the columns that need explaining."""
     lines = (ROOT / "results" / "league" / "league.md").read_text(encoding="utf-8").splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("| task | metric | steps |"))
+    first = next(i for i, line in enumerate(lines) if line.startswith("| task | AdamW (warm-up), best |"))
     rows = [
-        "| task | steps | metric | AdamW at its best | AdaArturo, untouched | AdamW's result after | of AdamW's time |",
+        "| task | steps | metric | AdamW at its best | AdaArturo, untouched | AdamW's result after | of fused AdamW's time |",
         "|---|---:|---|---:|---:|---:|---:|",
     ]
     for line in lines[first + 2 : lines.index("", first)]:
-        task, metric, steps, adamw, ours, _, arrival, time, _, _ = line.strip("| ").split(" | ")
+        task, adamw, ours, _, arrival, time, _, metric, steps, _ = line.strip("| ").split(" | ")
         share = re.search(r"\((\d+)%", arrival)
         after, time = (f"{share[1]} %", time.replace("%", " %")) if share else ("never", "-")
         after += ", then worse" if share and adamw.startswith("**") else ""
