@@ -201,7 +201,7 @@ class Region(NamedTuple):
     """The sums behind the trust region, over all processes: numbers, but for the first four."""
 
     sigma: Tensor  # size of each row's tensor
-    part: Tensor  # of its own size that it counts with: 1, less beyond MOST_SIZE
+    part: Tensor  # sigma over the tensor's own size where that is above MOST_SIZE, else 1
     trust: Tensor  # in each row's innovation
     stir: Tensor  # how much of what noise would do each row's gradient does, at most 1
     B: Any

@@ -79,7 +79,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
         const double size = at_most(at_least(own, at.least), c.most_size);
         const double lr = at.entries > 0 ? at_most(at.lr, c.most_lr) : 0, u = lr / largest;
         sizes[i] = size;
-        parts[i] = own > c.most_size ? c.most_size / own : 1;  // of its own size that a tensor counts with
+        parts[i] = own > c.most_size ? c.most_size / own : 1;  // size over own size, for large tensors
         stirs[i] = at.N > 0 ? at_least(at_most(c.fall * pull / at.N, 1), 0) : 0;
         trusts[i] = trust;
         B += size * at.S;
