@@ -161,9 +161,9 @@ def test_inputs_in_different_units_do_not_blow_a_layer_up(lr, covariance):
         optimizer.step()
         schedule.step()
     loss = torch.nn.functional.cross_entropy(model(x), y).item()
-    assert (
-        loss < 1.2 and model.weight.square().mean().sqrt() < 9
-    )  # AdamW: 0.7 to 1.4 and 1 to 9; without a largest size 1e4 and more
+    # AdamW at lr 0.01 to 1: loss 0.7 to 1.4, size 1 to 9; without a largest size 1e4 and more
+    most = 9 if (lr, covariance) == (1e-2, "diagonal") else 6
+    assert loss < 1.2 and model.weight.square().mean().sqrt() < most
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
