@@ -17,7 +17,7 @@ from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.document import Document, Part
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import Style, distinct, style
-from arturo_lab.report.plots import add_legend, finish, grid, log_ticks
+from arturo_lab.report.plots import PANEL, add_legend, finish, grid, log_ticks
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.table import Cell, Column, Row, Table, number, with_best, words
 from arturo_lab.report.wording import estimate_fields, mean_with_interval, protocol_words, seed_words
@@ -167,7 +167,7 @@ def range_cell(ends: tuple[float, float] | None) -> Cell:
 def figure(section: Section, lines: Sequence[Curve]) -> Figure:
     """The result over lr: means as lines, from the lowest to the highest seed as bands, × where a run diverged."""
     result, (axes,) = grid(1, 1)
-    result.set_size_inches(5.6, 4.2)
+    result.set_size_inches(2 * PANEL[0], 4.2)
     metric = section.metric
     values: list[float] = []
     for curve in lines:
@@ -210,7 +210,8 @@ def figure(section: Section, lines: Sequence[Curve]) -> Figure:
     bands = (
         "One seed: no bands." if seeds < 2 else f"Lines: means over {seeds} seeds. Bands: from the lowest to the highest seed."
     )
-    add_legend(result, [axes], 2, f"{bands} ×: a run diverged at this lr.")
+    crosses = " ×: a run diverged at this lr." if any(v.with_status("diverged") for c in lines for _, v in c.points) else ""
+    add_legend(result, [axes], 2, bands + crosses)
     return result
 
 
