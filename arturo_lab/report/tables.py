@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -246,23 +247,34 @@ def settings_table(section: Section) -> Table:
     return Table("settings", f"{section.title}: settings", columns, rows)
 
 
+CHANGES_OFTEN = ("revision", "resumed_with")  # listed in one cell, not in a column for each
+
+
 def environment_table(runs: Sequence[Record]) -> Table:
     """What the runs ran on: a row for each property, a column for each machine and set of versions."""
-    groups: dict[str, int] = {}
+    groups: dict[str, list[Record]] = {}
     for run in runs:
-        text = json.dumps(run.environment, sort_keys=True)
-        groups[text] = groups.get(text, 0) + 1
-    environments = [(json.loads(text), n) for text, n in groups.items()]
-    names = list(dict.fromkeys(name for values, _ in environments for name in values))
+        lasting = {name: value for name, value in run.environment.items() if name not in CHANGES_OFTEN}
+        groups.setdefault(json.dumps(lasting, sort_keys=True), []).append(run)
+    names = list(dict.fromkeys(name for run in runs for name in run.environment))
+    names.sort(key=lambda name: name in CHANGES_OFTEN)
     columns = (
         Column("property", align="left"),
-        *(Column(count(n, "run"), key=f"environment_{i}", align="left", wrap=True) for i, (_, n) in enumerate(environments)),
+        *(
+            Column(count(len(group), "run"), key=f"environment_{i}", align="left", wrap=True)
+            for i, group in enumerate(groups.values())
+        ),
     )
-    rows = tuple(
-        (words(name), *(Cell(str(values[name])) if name in values else Cell("") for values, _ in environments))
-        for name in names
-    )
+    rows = tuple((words(name), *(Cell(values_of(name, group)) for group in groups.values())) for name in names)
     return Table("environment", "Environment", columns, rows)
+
+
+def values_of(name: str, runs: Sequence[Record]) -> str:
+    """The values of a property, with the number of runs of each where there are several."""
+    counts = Counter(str(run.environment[name]) for run in runs if name in run.environment)
+    if len(counts) == 1 and counts.total() == len(runs):
+        return next(iter(counts))
+    return ", ".join(f"{value} ({count(n, 'run')})" for value, n in counts.items())
 
 
 def runs_table(section: Section) -> Table:

@@ -19,7 +19,9 @@ from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
 from arturo_lab.report.sections import sections
+from arturo_lab.report.tables import environment_table
 from arturo_lab.runs.collection import read_runs
+from arturo_lab.runs.records import Record
 
 
 def report(root: Path, *arguments: str) -> int:
@@ -247,6 +249,21 @@ def test_as_json_survives_any_string() -> None:
     assert "<" not in text and ">" not in text and "&" not in text
     assert json.loads(text) == {"a": value["a"], "b": [None, 1.5, None, True], "c": [1, 2]}
     assert plain({"x": float("nan"), "y": (1 / 3, 7, 1e-30 / 3)}) == {"x": None, "y": [0.3333333, 7, 3.333333e-31]}
+
+
+def test_environments_differ_by_machine_and_not_by_revision(tmp_path: Path) -> None:
+    def run(torch: str, **others: object) -> Record:
+        return Record(tmp_path, {}, {"revision": "a", "torch": torch, "cores": 2, **others}, (), {}, "finished")
+
+    runs = [run("2.12"), run("2.13"), run("2.13", revision="b"), run("2.13", revision="b", resumed_with=["c"])]
+    table = environment_table(runs)
+    assert [column.name for column in table.columns] == ["property", "1 run", "3 runs"]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["torch", "2.12", "2.13"],
+        ["cores", "2", "2"],
+        ["revision", "a", "a (1 run), b (2 runs)"],
+        ["resumed_with", "", "['c'] (1 run)"],
+    ]
 
 
 def test_templates_escape_and_miss_nothing() -> None:
