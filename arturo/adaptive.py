@@ -30,13 +30,13 @@ class AdaArturo(TrustRegionOptimizer):
     Keeps a Gaussian over the weights whose mean *is* the parameters. A Kalman filter tracks the gradient ``M`` and its noise
     ``r``; the Gaussian is diagonal in the eigenbasis of two Kronecker factors of the noise, with a precision proportional to
     :math:`\sqrt r / (\tau\sigma)`, where :math:`\sigma` is the tensor's size and :math:`\tau` = 20 lr its drift per step. A
-    step goes as far as that drift would, in nats, over all tensors together, and less far where the gradient is mostly noise:
+    step goes as far as that drift would, in KL, over all tensors together, and less far where the gradient is mostly noise:
 
     .. math:: \Delta = -\tau\,\sigma\,k\,Q_L \frac{Q_L^T M Q_R}{\sqrt{r}} Q_R^T
 
     with one :math:`k` for the whole network. Scaling the loss changes nothing, and no warm-up is needed. An anchor also shrinks
-    matrices by what the step would make them grow, in proportion to the square of lr: at lr = 1e-3 and gradients that are all
-    noise like a weight decay of 0.38, otherwise less.
+    matrices by what the step would make them grow, in proportion to the square of lr: at lr = 1e-3 like a weight decay of 0.2
+    where gradients are clear, and of 0.7 to 1.7 where they are mostly noise.
 
     Args:
         params: parameters, named parameters, or dicts defining groups. Every option can be set per group; all
@@ -53,8 +53,8 @@ class AdaArturo(TrustRegionOptimizer):
             (:func:`arturo.kronecker.tiling`).
         refresh: steps between two refreshes of a basis.
         state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position: less memory.
-            The diagonal step takes as long as with float32 state, or a fifth longer; the Kronecker one has no C++ passes and
-            takes some ten times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
+            The diagonal step takes as long as with float32 state, or up to a third longer; the Kronecker one has no C++ passes
+            and takes some ten times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
         foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
             ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
         capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.

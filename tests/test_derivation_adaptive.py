@@ -377,6 +377,16 @@ def test_anchor_balances_filtered_noise():
     assert walk(tau, c, steps, filtered, 1 - K) == pytest.approx(1.0, abs=0.08)
 
 
+@pytest.mark.parametrize(("phi", "decay"), [(1.0, 0.2), (0.3, 1.7), (0.01, 0.7)])
+def test_anchor_as_a_weight_decay(phi, decay):
+    """At lr = 1e-3, where a step spends the share that ``reach`` gives it; 0.3 is where the anchor is strongest."""
+    lr, K = 1e-3, 0.1
+    B, A, N = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 1.0, 1 - phi))
+    k, share, _ = learned.reach(B, A, N, adaptive_step.SHARE_EXPONENT)
+    decays = [(1 - anchor(adaptive_step.PER_LR * lr, k.item() ** 2, x, K)) / lr for x in (share.item(), phi)]
+    assert decays[0] == decays[1] == pytest.approx(decay, abs=0.05)
+
+
 # 9. The Kronecker basis
 
 
