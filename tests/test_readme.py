@@ -26,10 +26,11 @@ def league_table() -> str:
     ]
     for line in lines[first + 2 : lines.index("", first)]:
         task, adamw, ours, _, arrival, time, _, metric, steps, _ = line.strip("| ").split(" | ")
+        task, mark = (task.removesuffix(" *"), " *") if task.endswith(" *") else (task, "")
         share = re.search(r"\((\d+)%", arrival)
         after, time = (f"{share[1]} %", time.replace("%", " %")) if share else ("never", "-")
         after += ", then worse" if share and adamw.startswith("**") else ""
-        rows.append(f"| {TASKS[task].title} | {steps} | {metric} | {adamw} | {ours} | {after} | {time} |")
+        rows.append(f"| {TASKS[task].title}{mark} | {steps} | {metric} | {adamw} | {ours} | {after} | {time} |")
     return "\n".join(rows)
 
 

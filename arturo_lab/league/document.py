@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,17 @@ from matplotlib.figure import Figure
 from arturo_lab.league.ablation import ABLATION_TASKS
 from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, VALIDATION, League, label
 from arturo_lab.league.figures import DRAWN, curves_figure, headline_figure, ranks_figure
-from arturo_lab.league.results import Outcome, headline, judged_on_validation, mean_ranks, outcome, targets, variant, versus
+from arturo_lab.league.results import (
+    Outcome,
+    headline,
+    judged_on_validation,
+    mean_ranks,
+    outcome,
+    standings,
+    targets,
+    variant,
+    versus,
+)
 from arturo_lab.league.rows import Rows
 from arturo_lab.league.stages import SLOTS, at_defaults
 from arturo_lab.league.tables import (
@@ -30,6 +40,7 @@ from arturo_lab.league.tables import (
 )
 from arturo_lab.report import sweep
 from arturo_lab.report.across import profiles_table, ranks_table
+from arturo_lab.report.comparison import Difference
 from arturo_lab.report.document import Document, Part
 from arturo_lab.report.evidence import sign_test
 from arturo_lab.report.page import page
@@ -127,10 +138,19 @@ def decided(of: Outcome) -> str:
     complete = f"Complete: {whole} of {len(of.league.tasks)} tasks."
     if not words:
         return complete
-    known = [difference for t in of.league.tasks if t not in missing and (difference := versus(of.section(t))) is not None]
-    ahead_on = sum(difference.won > difference.lost for difference in known)
-    p = sign_test(ahead_on, sum(difference.won < difference.lost for difference in known))
-    return f"{complete} {label(OURS)} is {'; '.join(words)}. Over the tasks: {p_value(p, len(known))} by a sign test."
+    known = {t: difference for t in of.league.tasks if t not in missing and (difference := versus(of.section(t))) is not None}
+    judges = {t: difference for t, difference in known.items() if t not in DEVELOPED}
+    p = f"Over the tasks: {tasks_p(known.values())} by a sign test"
+    if 0 < len(judges) < len(known):
+        p += f"; over the {len(judges)} that had no part in choosing its constants: {tasks_p(judges.values())}"
+    return f"{complete} {label(OURS)} is {'; '.join(words)}. {p}."
+
+
+def tasks_p(differences: Collection[Difference]) -> str:
+    """Of "either is as likely to be ahead on a task", by more seeds than the other."""
+    ahead_on = sum(difference.won > difference.lost for difference in differences)
+    behind_on = sum(difference.won < difference.lost for difference in differences)
+    return p_value(sign_test(ahead_on, behind_on), len(differences))
 
 
 def losses(of: Outcome) -> tuple[str, ...]:
@@ -140,7 +160,8 @@ def losses(of: Outcome) -> tuple[str, ...]:
         ours = variant(section, OURS)
         if ours is None:
             continue
-        ranked, place = section.ranked, section.ranked.index(ours)
+        ranked = standings(section)
+        place = [each.optimizer for each in ranked].index(OURS)
         if place:
             names = ", ".join(each.label for each in ranked[:place][:3]) + (f" and {place - 3} more" if place > 3 else "")
             behind.append(f"{section.task} (rank {place + 1} of {len(ranked)}; ahead: {names})")

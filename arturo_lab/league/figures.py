@@ -30,7 +30,9 @@ def headline_figure(of: Outcome) -> Figure | None:
     for y, (section, epochs) in enumerate(shown):
         each, share = ratios(section), min(epochs / TASKS[section.task].epochs, 1.0)
         colour = BETTER if each and max(each) < 1 else WORSE if each and min(each) > 1 else "0.7"
-        left.barh(y, 100 * share, height=0.62, facecolor="none" if epochs == math.inf else colour, edgecolor=colour)
+        kept = epochs != math.inf and colour != WORSE  # what is reached and lost again is no success
+        hatch = "////" if epochs != math.inf and colour == WORSE else None
+        left.barh(y, 100 * share, height=0.62, facecolor=colour if kept else "none", edgecolor=colour, hatch=hatch)
         arrival = "never" if epochs == math.inf else f"{share:.0%}{', then worse' if colour == WORSE else ''}"
         left.text(100 * share + 2, y, arrival, va="center", fontsize=8)
         if each:
@@ -74,7 +76,7 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         standings, elsewhere = of.ranking.standings, mean_ranks(of, developed=False)
         for y, standing in enumerate(standings):
             name = standing.variants[0].optimizer
-            colour = style(name).light
+            colour = style(name).light if name in (OURS, REFERENCE) else "0.55"  # twelve colours would not tell twelve apart
             axes.barh(y, standing.mean_rank - 1, left=1, color=colour, alpha=0.9 if name == OURS else 0.35, height=0.7)
             ties: dict[float, int] = {}
             for place in standing.ranks:
@@ -114,8 +116,9 @@ def curves_figure(of: Outcome) -> Figure | None:
         draw_curves(axes, variants, section.metric, over_time=False, title=False)
         if section.aim is not None:
             axes.axhline(section.aim, color="0.5", linewidth=0.8, linestyle=":", zorder=0)
-        unit = f" [{section.metric.unit}]" if section.metric.unit in ("%", "nats") else ""
-        axes.set_title(f"{section.task}: {section.metric.title.removeprefix('test ')}{unit}", loc="left", fontsize=9)
+        unit = f" [{section.metric.unit}]" if section.metric.unit else ""
+        axes.set_title(section.title, loc="left", fontsize=9)
+        axes.set_ylabel(f"{section.metric.title.removeprefix('test ')}{unit}", fontsize=8)
         axes.set_xlabel("epoch", fontsize=8)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)

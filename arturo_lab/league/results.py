@@ -18,7 +18,7 @@ from arturo_lab.league.stages import SLOTS, Slot
 from arturo_lab.report.comparison import Difference, compare
 from arturo_lab.report.evidence import median_arrival
 from arturo_lab.report.ranking import Ranking, ranking
-from arturo_lab.report.sections import Section, Variant, sections
+from arturo_lab.report.sections import Section, Variant, on_shared_seeds, sections
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
@@ -119,6 +119,11 @@ def collected(league: League, rows: Rows, stage: str, slots: Sequence[Slot], aim
     chosen = tuple(dataclasses.replace(of_tasks[task], aim=aims.get(task)) for task in league.tasks if task in of_tasks)
     steps = {config.task: config.steps_per_epoch for config in {config.task: config for config in configs}.values()}
     return Outcome(league, stage, chosen, steps, len(slots) - len(records))
+
+
+def standings(section: Section) -> list[Variant]:
+    """The variants with a result, best first, by the seeds that all of them have."""
+    return sorted(on_shared_seeds(section.ranked), key=lambda variant: variant.standing)
 
 
 def mean_ranks(of: Outcome, developed: bool) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from arturo_lab.league.ablation import ABLATIONS, FULL
 from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, League, label
-from arturo_lab.league.results import Outcome, reached, variant, versus
+from arturo_lab.league.results import Outcome, reached, standings, variant, versus
 from arturo_lab.league.rows import Rows, busy, looks
 from arturo_lab.league.stages import winner
 from arturo_lab.league.valley import REFERENCE_RATES
@@ -90,7 +90,8 @@ def headline_table(of: Outcome, costs: Mapping[str, float]) -> Table:
         theirs, ours = (result_cell(variant(section, name), seeds, ahead(section, name, seeds)) for name in (REFERENCE, OURS))
         what = Cell(TASKS[task].metric.heading), Cell(f"{steps:,}", steps), settings_cell(variant(section, REFERENCE))
         arrivals = steps_cell(of, task, OURS), time_cell(section, costs.get(task)), steps_cell(of, task, REFERENCE)
-        rows.append((Cell(task, task), theirs, ours, versus_cell(section), *arrivals, *what))
+        mark = " *" if task in DEVELOPED else ""
+        rows.append((Cell(f"{task}{mark}", task), theirs, ours, versus_cell(section), *arrivals, *what))
     notes = [
         f"Test set, after the last epoch: mean ± standard deviation over {seeds} seeds. {label(REFERENCE)} was "
         f"tuned on each task in two ways, {of.league.trials} short trials of lr, betas and decay, and "
@@ -103,8 +104,8 @@ def headline_table(of: Outcome, costs: Mapping[str, float]) -> Table:
         "share times what a training step costs relative to one with fused AdamW, on one thread (training_step.md). AdamW's "
         "own steps: when its curves first get there.",
         *looked(of.sections),
-        f"{label(OURS)}'s constants were chosen on validation folds of {', '.join(DEVELOPED)}, which favours it there. Test "
-        "results of earlier forms were also seen before the league, three or four times on most tasks; once, on the byte "
+        f"Tasks marked with an asterisk: {label(OURS)}'s constants were chosen on their validation folds, which favours it. "
+        "Test results of earlier forms were also seen before the league, three or four times on most tasks; once, on the byte "
         "transformer, the small ResNet and digits at batch size 1, they were the reason for another search on validation data "
         "(experiments/LOG.md).",
     ]
@@ -167,9 +168,9 @@ def losses_table(of: Outcome) -> Table:
     rows = tuple((Cell(task, task), *standing_cells(of.section(task), of.league)) for task in of.league.tasks)
     note = (
         f"Test set, after the last epoch, mean ± standard deviation over {of.league.seeds} seeds; accuracy in % where "
-        f"given, loss otherwise. The rank of {label(OURS)} is among all optimizers that have a result on the task, on however "
-        "many seeds; bold where it is first of all. The difference is taken seed by seed, plus is better, with half of its 95 "
-        f"% t-interval. {DIVERGED}"
+        f"given, loss otherwise. The rank of {label(OURS)} is among all optimizers that have a result on the task, by the "
+        "seeds that all of these have; bold where it is first of all. The difference is taken seed by seed, plus is better, "
+        f"with half of its 95 % t-interval. {DIVERGED}"
     )
     return Table(f"{of.stage}-losses", f"{of.stage.capitalize()}: where {label(OURS)} stands", columns, rows, (note,))
 
@@ -178,13 +179,13 @@ def standing_cells(section: Section | None, league: League) -> list[Cell]:
     ours = variant(section, OURS)
     if section is None or ours is None:
         return [Cell("-", detail="missing"), *(Cell("-") for _ in range(4))]
-    ranked = section.ranked
-    place, best = ranked.index(ours) + 1, ranked[0]
+    order = [entry.optimizer for entry in standings(section)]
+    place, whole = order.index(OURS) + 1, len(order) == len(league.optimizers)
     return [
-        result_cell(ours, league.seeds, best is ours and len(ranked) == len(league.optimizers)),
-        Cell(f"{place} of {len(ranked)}", place, best=place == 1 and len(ranked) == len(league.optimizers)),
-        Cell(best.label),
-        result_cell(best, league.seeds),
+        result_cell(ours, league.seeds, place == 1 and whole),
+        Cell(f"{place} of {len(order)}", place, best=place == 1 and whole),
+        Cell(label(order[0])),
+        result_cell(variant(section, order[0]), league.seeds),
         versus_cell(section),
     ]
 

@@ -37,10 +37,10 @@ def ranks_table(ranking: Ranking) -> Table:
             )
         )
     notes = [
-        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task. Ranks go by the mean; a diverged "
-        "run ranks below any number, and ties share their rank. Wins and ranks ignore the size of differences and the noise of "
-        "seeds: see each task. The profile's score is its mean for τ from 1 to 4; 1 means the "
-        "fastest to the target on every task."
+        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task. Ranks go by the mean over the seeds "
+        "that all of them have; a diverged run ranks below any number, and ties share their rank. Wins and ranks ignore the "
+        "size of differences and the noise of seeds: see each task. The profile's score is its mean for τ from 1 to 4; 1 means "
+        "the fastest to the target on every task."
     ]
     if ranking.missing:
         notes.append(f"Not on every task, so not ranked: {', '.join(ranking.missing)}.")

@@ -15,7 +15,7 @@ from typing import Literal
 
 from arturo_lab.report.evidence import median_arrival
 from arturo_lab.report.palette import Style, distinct
-from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.sections import Section, Variant, on_shared_seeds
 
 Clock = Literal["seconds", "epochs"]
 CLOCKS: tuple[Clock, ...] = ("seconds", "epochs")
@@ -79,13 +79,14 @@ class Ranking:
 
 
 def ranking(sections: Sequence[Section], target: float | None = None) -> Ranking | None:
-    """None unless two optimizers have results on two tasks."""
+    """None unless two optimizers have results on two tasks. On each task the seeds count that all who are ranked have."""
     chosen = tuple(section for section in sections if section.ranked)
     everywhere = [{variant.label: variant for variant in section.ranked} for section in chosen]
     labels = list(dict.fromkeys(variant.label for section in chosen for variant in section.variants if variant.over))
     common = [label for label in labels if all(label in variants for variants in everywhere)]
     if len(chosen) < 2 or len(common) < 2:
         return None
+    everywhere = [{v.label: v for v in on_shared_seeds([variants[label] for label in common])} for variants in everywhere]
     ranks = {label: tuple(rank(variants[label], [variants[c] for c in common]) for variants in everywhere) for label in common}
     profiles = {clock: profiles_of([{c: v[c] for c in common} for v in everywhere], chosen, clock, target) for clock in CLOCKS}
     looks = distinct([everywhere[0][label].look for label in common])

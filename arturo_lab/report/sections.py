@@ -169,6 +169,15 @@ class Section:
         return next((variant for variant in self.ranked if variant.values), None)
 
 
+def on_shared_seeds(variants: Sequence[Variant]) -> list[Variant]:
+    """The same with the seeds alone on which all of them are over; without such a seed, as they are."""
+    shared = set.intersection(*(variant.over for variant in variants)) if variants else set()
+    if not shared:
+        return list(variants)
+    kept = ((variant, [run for run in variant.runs if run.config["seed"] in shared]) for variant in variants)
+    return [dataclasses.replace(variant, runs=tuple(runs)) for variant, runs in kept]
+
+
 def sections(records: Sequence[Record]) -> list[Section]:
     """Sort runs into sections, in the order of the laboratory's tasks, then by name."""
     groups: dict[str, list[Record]] = {}

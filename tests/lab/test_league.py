@@ -15,7 +15,7 @@ from arturo_lab import cli
 from arturo_lab.data import loading
 from arturo_lab.league import work as working
 from arturo_lab.league.ablation import ABLATIONS
-from arturo_lab.league.document import ablation_parts, decided, document, judged, sweep_parts, write
+from arturo_lab.league.document import ablation_parts, decided, document, judged, losses, sweep_parts, write
 from arturo_lab.league.field import ENTRANTS, SECONDS, TRIAL_SEED, League
 from arturo_lab.league.figures import BETTER, WORSE, headline_figure
 from arturo_lab.league.results import headline, mean_ranks, outcome, ratios, reached, step_costs, targets
@@ -302,7 +302,7 @@ def test_untouched_against_tuned_by_hand(played: tuple[League, Rows]) -> None:
         "Complete: 2 of 2 tasks. AdaArturo is better with every seed on 1 (digits-mlp); worse with every seed on 1 "
         "(diabetes-mlp). Over the tasks: p = 1.00 by a sign test."
     )
-    assert any("constants were chosen on validation folds" in note for note in table.notes)
+    assert any("constants were chosen on their validation folds" in note for note in table.notes)
     assert headline(replace(played[0], optimizers=("sgd", "adaarturo")), played[1]) is None
 
 
@@ -395,14 +395,14 @@ def test_untouched_against_tuned_says_what_is_missing(tmp_path: Path) -> None:
     assert cells["digits-mlp"] == ["- missing", "97.50 ± 0.71", "-"]
     assert cells["breast-cancer-mlp"] == ["0.3000 ± 0.0000", "0.2000 partial: 1 of 2 seeds", "+0.1000"]
     assert cells["diabetes-mlp"] == ["diverged 1 of 2 diverged; the others 0.7000", "0.5500 ± 0.0707", "2 won, 0 lost"]
-    assert cells["fmnist-autoencoder"][:2] == ["212.5000 ± 0.7071", "212.0000 ± 2.8284"]
-    assert cells["fmnist-autoencoder"][2].startswith("+0.5000 ± ")
-    assert cells["byte-gru"] == ["- missing", "- missing", "-"]
+    assert cells["fmnist-autoencoder *"][:2] == ["212.5000 ± 0.7071", "212.0000 ± 2.8284"]
+    assert cells["fmnist-autoencoder *"][2].startswith("+0.5000 ± ")
+    assert cells["byte-gru *"] == ["- missing", "- missing", "-"]
     assert [task for task, row in zip(tasks, table.rows, strict=True) if any(cell.best for cell in row)] == ["diabetes-mlp"]
     assert "Partial: 7 runs of this table are still to come." in table.notes
     assert decided(of) == (
         "Complete: 2 of 5 tasks. AdaArturo is better with every seed on 1 (diabetes-mlp); neither on 1 (fmnist-autoencoder). "
-        "Over the tasks: p = 1.00 by a sign test."
+        "Over the tasks: p = 1.00 by a sign test; over the 1 that had no part in choosing its constants: p = 1.00."
     )
 
 
@@ -419,6 +419,23 @@ def test_ranks_where_constants_were_chosen_and_elsewhere(tmp_path: Path) -> None
     (sentence,) = judged(of)
     assert "Over the 2 tasks on which AdaArturo's constants were chosen: AdaArturo 1.00, AdamW (warm-up) 2.00" in sentence
     assert "Over the 2 tasks on which they were not: SGD 1.00" in sentence
+
+
+def test_ranks_are_of_the_seeds_that_all_have(tmp_path: Path) -> None:
+    """AdaArturo's second seed is its worst; nobody else has one."""
+    tasks, rows = ("digits-mlp", "diabetes-mlp"), Rows(tmp_path / NAME)
+    league = League(tasks, THREE, seeds=2, trials=2)
+    for task in tasks:
+        for name, value in zip(THREE, (3.0, 2.0, 1.0), strict=True):
+            keep(rows, league.config(task, name, 0, test=True), 1 - value / 10 if task == "digits-mlp" else value)
+        keep(rows, league.config(task, "adaarturo", 1, test=True), 0.1 if task == "digits-mlp" else 9.0)
+    of = outcome(league, rows, "untouched")
+    assert of.ranking is not None
+    assert {standing.label: standing.ranks for standing in of.ranking.standings}["AdaArturo"] == (1.0, 1.0)
+    shown = texts(losses_table(of))
+    assert shown["digits-mlp"][:3] == ["50.00 ± 56.57", "1 of 3", "AdaArturo"]
+    assert shown["diabetes-mlp"][:3] == ["5.0000 ± 5.6569", "1 of 3", "AdaArturo"]
+    assert losses(of) == ("On 2 tasks all 3 optimizers have a result; AdaArturo is first on 2.",)
 
 
 def test_cost_of_a_step_is_read_from_the_benchmark(tmp_path: Path) -> None:
