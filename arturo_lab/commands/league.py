@@ -55,8 +55,15 @@ class Options:
     jobs: int = option(2, "trainings at the same time", metavar="K", lowest=1)
     threads: int = option(1, "CPU threads of each training", metavar="N", lowest=1, highest=MOST_THREADS)
     out: Path = option(Path("results/league"), "folder for runs.jsonl, tables, figures and page", metavar="DIR")
-    work: Path = option(Path("runs/league"), "folder for the checkpoints of runs under way", metavar="DIR")
+    work: Path | None = option(
+        None, "folder for the checkpoints of runs under way (default: runs/league; with another --out OUT/work)", metavar="DIR"
+    )
     data: DataSource = group(DataSource, "data")
+
+    @property
+    def folder(self) -> Path:
+        """For the checkpoints: two leagues do not take each other's runs over."""
+        return self.work or (Path("runs/league") if self.out == Path("results/league") else self.out / "work")
 
 
 def run(options: Options, argv: Sequence[str]) -> int:
@@ -79,7 +86,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         return 0
     code = 0
     if not options.report:
-        code = work(league, rows, options.work, options.jobs, stages, options.only, options.data, argv, console)
+        code = work(league, rows, options.folder, options.jobs, stages, options.only, options.data, argv, console)
         if code > 1:  # interrupted: there is more to come
             return code
     if not rows.records:

@@ -45,6 +45,7 @@ from arturo_lab.report.document import Document, Part
 from arturo_lab.report.evidence import sign_test
 from arturo_lab.report.page import page
 from arturo_lab.report.plots import profiles_figure, save
+from arturo_lab.report.ranking import rank
 from arturo_lab.report.tables import environment_table
 from arturo_lab.report.wording import count, p_value
 from arturo_lab.report.writers import html
@@ -67,10 +68,10 @@ def document(league: League, rows: Rows, command: str, costs: Mapping[str, float
     for of in shown:
         parts.append(Part(f"{of.stage.capitalize()}", (about(of),), results_table(of)))
         if of.ranking is not None:
-            parts.append(Part(f"{of.stage.capitalize()}: ranks", judged(of), ranks_table(of.ranking)))
+            parts.append(Part(f"{of.stage.capitalize()}: ranks", judged(of), ranks_table(of.ranking, of.aimed)))
         if aims:
             parts.append(Part(f"{of.stage.capitalize()}: time to {label(REFERENCE)}'s tuned result", (), times_table(of)))
-        if aims and of.ranking is not None:
+        if of.ranking is not None and of.aimed:
             picture = profiles_figure(of.ranking, DRAWN)
             heading = f"{of.stage.capitalize()}: performance profiles"
             parts.append(Part(heading, (), profiles_table(of.ranking), (), picture, f"profiles-{of.stage}"))
@@ -129,16 +130,20 @@ def headline_parts(league: League, rows: Rows, costs: Mapping[str, float]) -> li
 def decided(of: Outcome) -> str:
     """On which tasks AdaArturo is better and worse with every seed, and which are open."""
     seeds = of.league.seeds
-    better, worse = ([t for t in of.league.tasks if ahead(of.section(t), name, seeds)] for name in (OURS, REFERENCE))
-    missing = [t for t in of.league.tasks if (difference := versus(of.section(t))) is None or difference.pairs < seeds]
-    rest = [t for t in of.league.tasks if t not in (*better, *worse, *missing)]
-    whole = len(of.league.tasks) - len(missing)
+    missing = [
+        t
+        for t in of.league.tasks
+        if t in of.searching or (difference := versus(of.section(t))) is None or difference.pairs < seeds
+    ]
+    known_tasks = [t for t in of.league.tasks if t not in missing]
+    better, worse = ([t for t in known_tasks if ahead(of.section(t), name, seeds)] for name in (OURS, REFERENCE))
+    rest = [t for t in known_tasks if t not in (*better, *worse)]
     counted = {"better with every seed": better, "worse with every seed": worse, "neither": rest}
     words = [f"{how} on {len(tasks)} ({', '.join(tasks)})" for how, tasks in counted.items() if tasks]
-    complete = f"Complete: {whole} of {len(of.league.tasks)} tasks."
+    complete = f"Complete: {len(known_tasks)} of {len(of.league.tasks)} tasks."
     if not words:
         return complete
-    known = {t: difference for t in of.league.tasks if t not in missing and (difference := versus(of.section(t))) is not None}
+    known = {t: difference for t in known_tasks if (difference := versus(of.section(t))) is not None}
     judges = {t: difference for t, difference in known.items() if t not in DEVELOPED}
     p = f"Over the tasks: {tasks_p(known.values())} by a sign test"
     if 0 < len(judges) < len(known):
@@ -155,22 +160,27 @@ def tasks_p(differences: Collection[Difference]) -> str:
 
 def losses(of: Outcome) -> tuple[str, ...]:
     """On how many tasks AdaArturo is first of all, and of those that have a result so far; where somebody is ahead, and who."""
-    first, so_far, behind = 0, [], []
+    first, shared, so_far, behind = 0, [], [], []
     for section in of.sections:
         ours = variant(section, OURS)
         if ours is None:
             continue
         ranked = standings(section)
-        place = [each.optimizer for each in ranked].index(OURS)
-        if place:
-            names = ", ".join(each.label for each in ranked[:place][:3]) + (f" and {place - 3} more" if place > 3 else "")
-            behind.append(f"{section.task} (rank {place + 1} of {len(ranked)}; ahead: {names})")
+        mine = next(each for each in ranked if each.optimizer == OURS)
+        better = [each.label for each in ranked if each.standing < mine.standing]
+        equal = [each.label for each in ranked if each.standing == mine.standing and each is not mine]
+        if better:
+            names = ", ".join(better[:3]) + (f" and {len(better) - 3} more" if len(better) > 3 else "")
+            behind.append(f"{section.task} (rank {rank(mine, ranked):g} of {len(ranked)}; ahead: {names})")
         elif section in of.complete:
-            first += 1
+            first += not equal
+            shared += [f"{section.task} (with {', '.join(equal)})"] if equal else []
         else:
             so_far.append(f"{section.task} ({len(ranked)})")
     words = [f"On {count(len(of.complete), 'task')} all {len(of.league.optimizers)} optimizers have a result"]
     words[0] += f"; {label(OURS)} is first on {first}." if of.complete else "."
+    if shared:
+        words.append(f"It shares the first place on {', '.join(shared)}.")
     if so_far:
         words.append(f"It is first of those that have a result so far on {', '.join(so_far)}.")
     if behind:

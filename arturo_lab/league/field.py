@@ -10,7 +10,7 @@ from arturo_lab.optimizers.settings import Settings
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import once
 from arturo_lab.tasks.catalog import TASKS
-from arturo_lab.tuning.spaces import space
+from arturo_lab.tuning.spaces import SPACES, space
 
 RULES = 1  # raise it when what the rows mean changes: all of them are made again
 REFERENCE = "adamw-warmup"  # whose tuned result is the target of the time columns
@@ -98,8 +98,12 @@ class League:
         for task in self.tasks:
             _ = TASKS[task]
         for name in self.optimizers:
-            if len(space("fair", name).dimensions) != 3:
-                raise ConfigError(f"optimizers: the fair space of {name} must have three dimensions, as everybody's")
+            _ = OPTIMIZERS[name]
+            if name not in SPACES["fair"] or len(space("fair", name).dimensions) != 3:
+                raise ConfigError(
+                    f"optimizers: {name} needs a fair search space of three dimensions, as everybody's, in "
+                    "arturo_lab/tuning/spaces.py; arturo compare takes it without"
+                )
 
     def points(self) -> list[tuple[float, ...]]:
         """Roberts' additive recurrence in the unit cube: even for any count, and the first n stay when n grows."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from arturo_lab.league.field import OURS, REFERENCE, label
+from arturo_lab.league.field import DEVELOPED, OURS, REFERENCE, label
 from arturo_lab.league.results import HEADLINE_STAGE, Outcome, mean_ranks, ratios, reached, variant
 from arturo_lab.report.palette import VERMILION, style
 from arturo_lab.report.plots import add_legend, bands_words, draw_curves, finish, grid, log_ticks
@@ -92,14 +92,16 @@ def ranks_figure(outcomes: Sequence[Outcome]) -> Figure | None:
         axes.set_xticks([1, *range(3, len(standings) + 1, 3)])
         axes.set_xlabel("rank; 1 is the best", fontsize=8)
         partial = f"; {count(of.missing, 'run')} to come" if of.missing else ""
-        axes.set_title(f"{of.stage}, {count(len(of.ranking.sections), 'task')}{partial}", loc="left", fontsize=9)
+        judges = sum(section.task not in DEVELOPED for section in of.ranking.sections)
+        tasks = f"{count(len(of.ranking.sections), 'task')}{f' ({judges})' if elsewhere else ''}"
+        axes.set_title(f"{of.stage}, {tasks}{partial}", loc="left", fontsize=9)
         finish(axes)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     figure.suptitle(
-        "Ranks by the test result\ndots: tasks (larger: several); bars and numbers: the mean (over tasks that had no part in "
-        f"choosing {label(OURS)}'s constants)",
+        "Ranks by the test result\ndots: tasks (larger: several); bars and numbers: the mean (in parentheses: over tasks that "
+        f"had no part in choosing {label(OURS)}'s constants)",
         fontsize=9,
     )
     return figure

@@ -34,6 +34,7 @@ class Outcome:
         sections: a section for each task with a run, whose aim is AdamW's tuned result on validation data, if there is one.
         steps: of an epoch, by task.
         missing: how many runs are still to come.
+        searching: tasks on which AdamW's best is not known yet, since one of its two searches is not over.
     """
 
     league: League
@@ -41,6 +42,7 @@ class Outcome:
     sections: tuple[Section, ...]
     steps: dict[str, int]
     missing: int
+    searching: frozenset[str] = frozenset()
 
     @cached_property
     def complete(self) -> list[Section]:
@@ -51,6 +53,11 @@ class Outcome:
     def ranking(self) -> Ranking | None:
         """Over the complete tasks."""
         return ranking(self.complete)
+
+    @property
+    def aimed(self) -> bool:
+        """Whether AdamW's tuned result is known on all ranked tasks: without it there is no time to it."""
+        return self.ranking is not None and all(section.aim is not None for section in self.ranking.sections)
 
     @property
     def order(self) -> list[str]:
@@ -90,18 +97,25 @@ def headline(league: League, rows: Rows) -> Outcome | None:
     if not {OURS, REFERENCE} <= set(league.optimizers):
         return None
     ours = SLOTS["untouched"](dataclasses.replace(league, optimizers=(OURS,)), rows)
-    return collected(league, rows, HEADLINE_STAGE, [*ours, *at_its_best(league, rows)], targets(league, rows))
+    of = collected(league, rows, HEADLINE_STAGE, [*ours, *at_its_best(league, rows)], targets(league, rows))
+    both = [slot for way in ways(league, rows) for slot in way]
+    open_tasks = {slot.task for slot in both if slot.config is None or rows.fresh(slot.config) is None}
+    return dataclasses.replace(of, searching=frozenset(open_tasks))
+
+
+def ways(league: League, rows: Rows) -> list[list[Slot]]:
+    """The runs that count of AdamW's two searches."""
+    alone = dataclasses.replace(league, optimizers=(REFERENCE,))
+    return [list(SLOTS[stage](alone, rows)) for stage in ("tuned", "best-rate")]
 
 
 def at_its_best(league: League, rows: Rows) -> list[Slot]:
     """AdamW with the best of its trials, or at the best of its lr: of each task what is better on validation data."""
-    alone = dataclasses.replace(league, optimizers=(REFERENCE,))
-    by_stage = {stage: list(SLOTS[stage](alone, rows)) for stage in ("tuned", "best-rate")}
-    chosen = []
+    both, chosen = ways(league, rows), []
     for task in league.tasks:
-        ways = [[slot for slot in slots if slot.task == task] for slots in by_stage.values()]
-        scores = [validation_score(task, slots, rows) for slots in ways]
-        chosen += ways[scores.index(max(scores))]
+        of_task = [[slot for slot in slots if slot.task == task] for slots in both]
+        scores = [validation_score(task, slots, rows) for slots in of_task]
+        chosen += of_task[scores.index(max(scores))]
     return chosen
 
 
@@ -149,7 +163,7 @@ def versus(section: Section | None) -> Difference | None:
 
 
 class Reached(NamedTuple):
-    """When an optimizer first is as good as a section's aim, the median over its seeds: infinity if not half of them are."""
+    """When an optimizer first is as good as a section's aim, the median over its seeds; infinity unless more than half are."""
 
     epochs: float
     seconds: float

@@ -17,6 +17,7 @@ from arturo_lab.report.comparison import paired
 from arturo_lab.report.evidence import Estimate
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
+from arturo_lab.report.ranking import leads, rank
 from arturo_lab.report.sections import Section, Variant
 from arturo_lab.report.table import Cell, Column, Row, Table, with_best
 from arturo_lab.report.tables import difference_cell
@@ -111,6 +112,9 @@ def headline_table(of: Outcome, costs: Mapping[str, float]) -> Table:
     ]
     if of.missing:
         notes.append(f"Partial: {of.missing} runs of this table are still to come.")
+    if of.searching:
+        waiting = ", ".join(task for task in of.league.tasks if task in of.searching)
+        notes.append(f"Partial: one of {label(REFERENCE)}'s two searches is not over on {waiting}.")
     return Table("untouched-against-best", HEADLINE, columns, tuple(rows), tuple(notes))
 
 
@@ -179,13 +183,15 @@ def standing_cells(section: Section | None, league: League) -> list[Cell]:
     ours = variant(section, OURS)
     if section is None or ours is None:
         return [Cell("-", detail="missing"), *(Cell("-") for _ in range(4))]
-    order = [entry.optimizer for entry in standings(section)]
-    place, whole = order.index(OURS) + 1, len(order) == len(league.optimizers)
+    ranked = standings(section)
+    mine = next(entry for entry in ranked if entry.optimizer == OURS)
+    place, first = rank(mine, ranked), leads(mine, ranked) and len(ranked) == len(league.optimizers)
+    best = [entry.optimizer for entry in ranked if entry.standing == ranked[0].standing]
     return [
-        result_cell(ours, league.seeds, place == 1 and whole),
-        Cell(f"{place} of {len(order)}", place, best=place == 1 and whole),
-        Cell(label(order[0])),
-        result_cell(variant(section, order[0]), league.seeds),
+        result_cell(ours, league.seeds, first),
+        Cell(f"{place:g} of {len(ranked)}", place, best=first),
+        Cell(", ".join(map(label, best))),
+        result_cell(variant(section, best[0]), league.seeds),
         versus_cell(section),
     ]
 
@@ -211,7 +217,7 @@ def results_table(of: Outcome) -> Table:
         for task in of.league.tasks:
             section = of.section(task)
             entry = variant(section, name)
-            best = section is not None and section in of.complete and entry is not None and section.best is entry
+            best = section is not None and section in of.complete and entry in section.ranked_best
             cells.append(result_cell(entry, of.league.seeds, best))
         rows.append((named(name), *cells))
     notes = [
@@ -241,7 +247,7 @@ def times_table(of: Outcome) -> Table:
     notes = [
         f"Steps, with seconds of training, until the validation metric first reaches that of the tuned {label(REFERENCE)} "
         f"after its last epoch, by the better of its two searches ({aims}). Measured after every epoch; median over the seeds, "
-        "given if half of them get there."
+        "given if more than half of them get there."
     ]
     if of.busy:
         notes.append(

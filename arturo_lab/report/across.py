@@ -10,8 +10,8 @@ TAUS = (1.0, 1.5, 2.0, LARGEST_RATIO)
 CLOCK_NAMES = {"seconds": "time", "epochs": "steps"}
 
 
-def ranks_table(ranking: Ranking) -> Table:
-    """Wins, mean ranks, and the scores of the profiles."""
+def ranks_table(ranking: Ranking, profiles: bool = True) -> Table:
+    """Wins, mean ranks, and, where there are targets, the scores of the profiles."""
     columns = (
         Column("optimizer", key="label", align="left"),
         Column("wins", better="higher"),
@@ -37,15 +37,17 @@ def ranks_table(ranking: Ranking) -> Table:
             )
         )
     notes = [
-        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task. Ranks go by the mean over the seeds "
-        "that all of them have; a diverged run ranks below any number, and ties share their rank. Wins and ranks ignore the "
-        "size of differences and the noise of seeds: see each task. The profile's score is its mean for τ from 1 to 4; 1 means "
-        "the fastest to the target on every task."
+        f"Over {count(len(ranking.sections), 'task')}. A win is the best mean of a task, shared or not. Ranks go by the mean "
+        "over the seeds that all of them have; a diverged run ranks below any number, and ties share their rank. Wins and "
+        "ranks ignore the size of differences and the noise of seeds: see each task."
     ]
+    if profiles:
+        notes[0] += " The profile's score is its mean for τ from 1 to 4; 1 means the fastest to the target on every task."
     if ranking.missing:
         notes.append(f"Not on every task, so not ranked: {', '.join(ranking.missing)}.")
     title = f"All {count(len(ranking.sections), 'task')}: wins and ranks"
-    return Table("ranks", title, columns, with_best(columns, rows), tuple(notes))
+    table = Table("ranks", title, columns, with_best(columns, rows), tuple(notes))
+    return table if profiles else table.without(lambda column: column.name.startswith("profile"))
 
 
 def profiles_table(ranking: Ranking) -> Table:
@@ -100,6 +102,14 @@ def results_table(ranking: Ranking) -> Table:
             if estimate is None:
                 cells.append(Cell("-", detail=detail, fields=fields))
             else:
-                cells.append(Cell(section.metric.text(estimate.mean), estimate.mean, detail, variant is section.best, fields))
+                cells.append(
+                    Cell(
+                        section.metric.text(estimate.mean),
+                        estimate.mean,
+                        detail,
+                        variant.label in {best.label for best in section.ranked_best},
+                        fields,
+                    )
+                )
         rows.append((Cell(standing.label, standing.label, look=standing.look), *cells))
     return Table("results", "All results", columns, tuple(rows), ("Means over the seeds; the best of each task is bold.",))

@@ -162,7 +162,7 @@ def first_reached(values: Sequence[float | None], target: float, higher: bool = 
 
 
 def median_arrival(arrivals: Sequence[Arrival]) -> float | None:
-    """The time by which half of the runs arrive, by Kaplan and Meier; None if fewer than half are known to.
+    """The time by which half of the runs arrive, by Kaplan and Meier; None unless more than half are known to.
 
     Without censoring it is the ordinary median.
 

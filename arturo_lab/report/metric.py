@@ -17,11 +17,13 @@ class ShownMetric:
     name: its field in metrics.jsonl.
     unit: of the values as shown; fractions are shown in percent.
     higher: whether more is better.
+    called: what it is called, if not as its field.
     """
 
     name: str = "test_accuracy"
     unit: str = "%"
     higher: bool = True
+    called: str = ""
 
     @property
     def title(self) -> str:
@@ -30,7 +32,7 @@ class ShownMetric:
             >>> ShownMetric().title, ShownMetric("test_loss", "nats", higher=False).title, ShownMetric("rmse", "").title
             ('test accuracy', 'test loss', 'rmse')
         """
-        return self.name.replace("_", " ")
+        return self.called or self.name.replace("_", " ")
 
     @property
     def heading(self) -> str:

@@ -67,7 +67,7 @@ def curves_figure(section: Section, panels: Sequence[str]) -> Figure:
     """Side by side, with one legend below."""
     figure, all_axes = grid(1, len(panels))
     for axes, panel in zip(all_axes, panels, strict=True):
-        metric = TRAIN_LOSS if panel == "train-loss" else section.metric
+        metric = TRAIN_LOSS if panel == "train-loss" else section.on_curves(section.metric)
         draw_curves(axes, section.variants, metric, over_time=panel == "time")
         axes.set_xlabel("seconds of training" if panel == "time" else "epoch", fontsize=8)
     if len(panels) > 1:
@@ -144,6 +144,11 @@ def draw_curves(axes: Axes, variants: Sequence[Variant], metric: ShownMetric, ov
             axes.fill_between(x, low, high, color=look.light, alpha=0.15, linewidth=0)
         shown.append((mean, low, high))
     scale = set_scale(axes, shown, metric)
+    lost = [(variant, variant.with_status("diverged")) for variant in variants]
+    if words := "\n".join(f"{variant.label}: {len(runs)} of {len(variant.runs)} diverged" for variant, runs in lost if runs):
+        top = metric.higher  # where curves that get better leave room
+        axes.text(0.02, 0.97 if top else 0.03, words, transform=axes.transAxes, ha="left", va="top" if top else "bottom",
+                  fontsize=6.5, color="0.35")  # fmt: skip
     if title:
         axes.set_title(f"{metric.heading}, {scale} scale", loc="left", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=not over_time, steps=[1, 2, 5, 10]))
@@ -235,7 +240,7 @@ def profiles_figure(ranking: Ranking, drawn: Collection[str] = ()) -> Figure:
         finish(axes)
     note = (
         f"{len(ranking.sections)} tasks; medians over the seeds; curves are drawn {100 * ASIDE:g} points apart. A target that "
-        "fewer than half of the runs reach counts as never reached."
+        "half of the runs or more do not reach counts as never reached."
     )
     add_legend(figure, all_axes, len(CLOCKS), note)
     return figure

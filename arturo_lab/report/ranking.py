@@ -2,14 +2,15 @@
 
 The profiles are Dolan and Moré's (2002), as AlgoPerf scores optimizers (Dahl et al. 2023): on each task the median time to the
 target is divided by the fastest optimizer's; a profile is the share of tasks on which that ratio is at most τ. Its mean over
-τ from 1 to 4 is the score. A target that fewer than half of an optimizer's runs reach counts as never reached.
+τ from 1 to 4 is the score. A target that half of
+an optimizer's runs or more do not reach counts as never reached.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,7 +97,7 @@ def ranking(sections: Sequence[Section], target: float | None = None) -> Ranking
             look,
             tuple(variants[label] for variants in everywhere),
             ranks[label],
-            sum(place == 1 for place in ranks[label]),
+            sum(leads(variants[label], variants.values()) for variants in everywhere),
             {clock: profiles[clock][label] for clock in CLOCKS},
         )
         for label, look in zip(common, looks, strict=True)
@@ -105,11 +106,16 @@ def ranking(sections: Sequence[Section], target: float | None = None) -> Ranking
     return Ranking(chosen, ordered, tuple(label for label in labels if label not in common))
 
 
-def rank(variant: Variant, among: Sequence[Variant]) -> float:
+def rank(variant: Variant, among: Collection[Variant]) -> float:
     """1 for the best; equal ones share the mean of their places."""
     better = sum(other.standing < variant.standing for other in among)
     equal = sum(other.standing == variant.standing for other in among)
     return better + (equal + 1) / 2
+
+
+def leads(variant: Variant, among: Collection[Variant]) -> bool:
+    """Whether nobody is better."""
+    return not any(other.standing < variant.standing for other in among)
 
 
 def profiles_of(
@@ -127,6 +133,6 @@ def profiles_of(
 
 
 def time_to(variant: Variant, target: float | None, clock: Clock) -> float:
-    """The median over the runs; inf if fewer than half of them get there."""
+    """The median over the runs; inf unless more than half of them get there."""
     arrival = None if target is None else median_arrival(variant.arrivals(target, clock))
     return math.inf if arrival is None else arrival

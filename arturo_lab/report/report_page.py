@@ -132,7 +132,9 @@ def drawable(section: Section) -> list[ShownMetric]:
     """The task's metric and those of ``OTHERS`` that some run has."""
     others = [metric for metric in OTHERS if metric.name != section.metric.name]
     return [
-        m for m in (section.metric, *others) if any(value is not None for run in section.runs for value in run.series(m.name))
+        section.on_curves(m)
+        for m in (section.metric, *others)
+        if any(value is not None for run in section.runs for value in run.series(m.name))
     ]
 
 

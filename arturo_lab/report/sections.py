@@ -60,6 +60,12 @@ class Variant:
         return {seed: value for seed, value in by_seed.items() if value is not None}
 
     @property
+    def curve_ends(self) -> list[float]:
+        """The last value of each finished run's curve: with ``--validation`` not the result, which is of the test set."""
+        ends = (run.series(self.metric.name)[-1:] for run in self.finished)
+        return [end[0] for end in ends if end and end[0] is not None]
+
+    @property
     def estimate(self) -> Estimate | None:
         """Of the metric over the finished runs."""
         return Estimate.of(list(self.values.values())) if self.values else None
@@ -105,14 +111,15 @@ class Variant:
         return {part: mean[part] for part in PARTS}
 
     def arrivals(self, target: float, clock: str) -> list[Arrival]:
-        """When each run reached the target, in ``clock``: "epochs" or "seconds" of training."""
+        """When each run reached the target, in ``clock``: "epochs" or "seconds" of training. Only a run that is not over may
+        still get there; one that is over and did not never will."""
         result = []
         for run in self.runs:
             times = run.wall_seconds if clock == "seconds" else [float(epoch) for epoch in range(1, len(run.rows) + 1)]
             index = first_reached(run.series(self.metric.name), target, self.metric.higher)
             if index is not None:
                 result.append(Arrival(times[index], True))
-            elif run.status == "diverged":
+            elif run.status != "unfinished":
                 result.append(Arrival(math.inf, False))
             elif times:
                 result.append(Arrival(times[-1], False))
@@ -147,15 +154,32 @@ class Section:
     def metric(self) -> ShownMetric:
         return self.variants[0].metric
 
+    @property
+    def on_validation(self) -> bool:
+        """Whether curves are of a part of the training examples that is held out."""
+        return self.protocol.get("validation") is not None
+
+    def on_curves(self, metric: ShownMetric) -> ShownMetric:
+        """A metric as its curves are called."""
+        called = metric.title.replace("test ", "validation ", 1)
+        return dataclasses.replace(metric, called=called) if self.on_validation else metric
+
+    @property
+    def ranked_best(self) -> list[Variant]:
+        """All that share the best mean."""
+        return [variant for variant in self.variants if self.best is not None and variant.standing == self.best.standing]
+
     @cached_property
     def target(self) -> float | None:
-        """The middle variant's mean, as a round number: half of them get there, and none at once."""
+        """What most seeds of the middle variant end at or better, on its curve, as a round number: half of the variants get
+        there, and none at once."""
         if self.aim is not None:
             return self.aim
-        means = [estimate.mean for variant in self.variants if (estimate := variant.estimate) is not None]
-        if not means:
+        worse_half = statistics.median_low if self.metric.higher else statistics.median_high
+        ends = [worse_half(values) for variant in self.variants if (values := variant.curve_ends)]
+        if not ends:
             return None
-        middle = statistics.median_low(means) if self.metric.higher else statistics.median_high(means)
+        middle = worse_half(ends)
         return self.metric.rounded_target(middle)
 
     @property

@@ -201,6 +201,7 @@ def figure(section: Section, lines: Sequence[Curve]) -> Figure:
         log_ticks(axes.yaxis, min(values), max(values))
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{metric.scale * value:g}"))
+        near_the_best(axes, values, metric)
     draw_diverged(axes, lines, metric)
     axes.set_title(f"{metric.heading}, {scale} scale", loc="left", fontsize=9)
     axes.set_xlabel("lr, log scale", fontsize=8)
@@ -210,9 +211,26 @@ def figure(section: Section, lines: Sequence[Curve]) -> Figure:
     bands = (
         "One seed: no bands." if seeds < 2 else f"Lines: means over {seeds} seeds. Bands: from the lowest to the highest seed."
     )
+    bands += " Grey: close to the best." if scale == "linear" else ""
     crosses = " ×: a run diverged at this lr." if any(v.with_status("diverged") for c in lines for _, v in c.points) else ""
     add_legend(result, [axes], 2, bands + crosses)
     return result
+
+
+def near_the_best(axes: Axes, values: Sequence[float], metric: ShownMetric) -> None:
+    """Cut a linear axis where it would hide who is how close to the best, and shade what counts as close."""
+    if not values:
+        return
+    best, worst = (max(values), min(values)) if metric.higher else (min(values), max(values))
+    close = abs(near(best, metric) - best)
+    axes.axhspan(best, near(best, metric), color="0.9", zorder=0, linewidth=0)
+    shown = 15 * close
+    if close > 0 and abs(worst - best) > 1.3 * shown:
+        edge, beyond = (best - shown, best + 2 * close) if metric.higher else (best + shown, best - 2 * close)
+        axes.set_ylim(min(edge, beyond), max(edge, beyond))
+        where = "below" if metric.higher else "above"
+        axes.text(0.98, 0.03 if metric.higher else 0.97, f"cut: some are {where} {metric.with_unit(edge)}", fontsize=6.5,
+                  transform=axes.transAxes, ha="right", va="bottom" if metric.higher else "top", color="0.35")  # fmt: skip
 
 
 def draw_diverged(axes: Axes, lines: Sequence[Curve], metric: ShownMetric) -> None:

@@ -27,7 +27,7 @@ from arturo_lab.runs.records import Record
 
 TIMES = (
     "Times are of training, without the test: of an epoch the median, below it the range of the middle 80 % of all "
-    "epochs; to the target the median over all runs, given if half of them reach it, and how many do."
+    "epochs; to the target the median over all runs, given if more than half of them reach it, and how many do."
 )
 
 

@@ -33,8 +33,8 @@ LATEX = {
 }
 
 
-def terminal(table: Table) -> RichTable:
-    """For ``console.print``. The best cells are bold; the notes stand below."""
+def terminal(table: Table, narrow: bool = False) -> RichTable:
+    """For ``console.print``. The best cells are bold; the notes stand below. ``narrow``: headings of numbers are broken."""
     table = table.without(lambda column: column.graphic or column.secondary)
     result = RichTable(
         title=Text(table.title, style="bold") if table.title else None,
@@ -45,9 +45,16 @@ def terminal(table: Table) -> RichTable:
     )
     for i, column in enumerate(table.columns):
         longest = max((len(line) for row in table.rows for line in row[i].text.splitlines()), default=0)
-        # Headings may be broken, numbers not, and names only if they are long.
-        width = min(longest, NAME_WIDTH) if i == 0 else None if column.align == "left" or column.wrap else longest
-        result.add_column(Text(column.heading), justify=column.align, min_width=width)
+        # Headings and details may be broken between words, numbers not, and names only if they are long.
+        if i == 0 or column.align == "left" or column.wrap:
+            result.add_column(
+                Text(column.heading), justify=column.align, min_width=min(longest, NAME_WIDTH) if i == 0 else None
+            )
+        else:
+            words = [column.heading, *(row[i].detail for row in table.rows)]
+            pieces = [piece for text in words for piece in (text.split() if narrow else text.splitlines())]
+            width = max(longest, *map(len, pieces), 1) if narrow else None
+            result.add_column(Text(column.heading), justify=column.align, min_width=longest, width=width)
     for row in table.rows:
         result.add_row(*map(_terminal_cell, row))
     return result
@@ -56,7 +63,8 @@ def terminal(table: Table) -> RichTable:
 def show(table: Table, console: Console) -> None:
     """Print a table, and its notes over the whole width. One that is too wide is printed in parts, below each other."""
     for part in fitting(dataclasses.replace(table, notes=()), console):
-        console.print(terminal(part))
+        wide = console.measure(terminal(part), options=console.options.update(max_width=10_000)).maximum
+        console.print(terminal(part, narrow=wide > console.width))
     for note in table.notes:
         console.print(note, style="dim", highlight=False, markup=False)
 
@@ -71,7 +79,7 @@ def fitting(table: Table, console: Console) -> Iterator[Table]:
         fit = 1
         while (
             fit < len(left)
-            and console.measure(terminal(table.only([*names, *left[: fit + 1]])), options=wide).minimum <= console.width
+            and console.measure(terminal(table.only([*names, *left[: fit + 1]]), True), options=wide).minimum <= console.width
         ):
             fit += 1
         yield dataclasses.replace(table.only([*names, *left[:fit]]), title=title)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from arturo_lab import cli
+from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.sections import sections
-from arturo_lab.report.sweep import curves, document, sweep_table
+from arturo_lab.report.sweep import curves, document, near_the_best, sweep_table
 from arturo_lab.runs.collection import read_runs
 
 
@@ -68,6 +70,17 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert cli.main([*command, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("reused: 6 of 6 runs\n")
+
+
+def test_figure_is_cut_near_the_best() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    near_the_best(axes, [212.7, 215.2, 220.0, 530.0], ShownMetric("test_loss", "nats", higher=False))
+    low, high = axes.get_ylim()
+    assert low < 212.7 and 220 < high < 300 and "cut: some are above" in axes.texts[0].get_text()
+    axes = Figure().subplots()
+    near_the_best(axes, [0.9, 0.91, 0.92], ShownMetric())
+    assert not axes.texts
 
 
 @pytest.mark.parametrize("text", ["1e-1:1e-4", "0:1", "a:b", "1e-3", "1:2:3", "1e-3:inf"])

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from arturo_lab.report.across import results_table
 from arturo_lab.report.comparison import compare
-from arturo_lab.report.evidence import Arrival, Estimate
+from arturo_lab.report.evidence import Arrival, Estimate, median_arrival
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import style
+from arturo_lab.report.plots import curves_figure
+from arturo_lab.report.ranking import ranking
+from arturo_lab.report.report_page import drawable
 from arturo_lab.report.sections import Point, Section, Variant, sections
 from arturo_lab.report.tables import comparison_table, epoch_cell, pairs_table, target_cell
 from arturo_lab.runs.collection import read_runs
@@ -253,6 +257,65 @@ def test_target_is_the_middle_variants_accuracy_rounded_down(make_run, tmp_path:
     for name, final in (("sgd", 0.123), ("adam", 0.949), ("arturo", 0.97)):
         make_run(tmp_path, name, 0, final=final)
     assert read(tmp_path)[0].target == 0.94
+
+
+def test_a_run_that_is_over_and_did_not_arrive_never_will(make_run, tmp_path: Path) -> None:
+    """Whichever of the two took longer: the clock does not decide who counts."""
+    make_run(tmp_path, "sgd", 0, final=0.9)
+    make_run(tmp_path, "sgd", 1, final=0.6)
+    make_run(tmp_path, "adam", 1, final=0.9)
+    make_run(tmp_path, "adam", 0, final=0.6)
+    for variant in read(tmp_path)[0].variants:
+        for clock in ("epochs", "seconds"):
+            assert [a.reached for a in variant.arrivals(0.8, clock)].count(True) == 1
+            assert median_arrival(variant.arrivals(0.8, clock)) is None
+
+
+def test_most_seeds_of_the_middle_variant_reach_the_target(make_run, tmp_path: Path) -> None:
+    for seed, final in enumerate((0.85, 0.855, 0.95)):  # the mean, 0.885, is reached by one of three
+        make_run(tmp_path, "adamw", seed, final=final)
+        make_run(tmp_path, "sgd", seed, final=0.7)
+        make_run(tmp_path, "arturo", seed, final=0.97)
+    (section,) = read(tmp_path)
+    adamw = next(variant for variant in section.variants if variant.optimizer == "adamw")
+    assert section.target == 0.85 and sum(a.reached for a in adamw.arrivals(section.target, "epochs")) == 3
+
+
+def test_with_validation_curves_and_target_are_of_the_held_out_part(make_run, tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "adamw", 0, final=0.9, validation="1/6")
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"test_accuracy": 0.99}))
+    (section,) = read(tmp_path)
+    assert section.target == 0.9 and section.variants[0].values == {0: 0.99}
+    (axes, *_) = curves_figure(section, ["result"]).axes
+    assert axes.get_title(loc="left").startswith("validation accuracy [%]")
+    assert drawable(section)[0].title == "validation accuracy"
+
+
+def test_curves_say_who_diverged(make_run, tmp_path: Path) -> None:
+    make_run(tmp_path, "adamw", 0)
+    make_run(tmp_path, "sgd", 0)
+    make_run(tmp_path, "sgd", 1, status="diverged", done=4)
+    (section,) = read(tmp_path)
+    (axes, *_) = curves_figure(section, ["result"]).axes
+    assert [text.get_text() for text in axes.texts if "diverged" in text.get_text()] == ["SGD: 1 of 2 diverged"]
+
+
+def test_a_shared_best_is_a_win_of_both(make_run, tmp_path: Path) -> None:
+    for task in ("digits-mlp", "digits-cnn"):
+        for name, final in (("sgd", 0.8), ("adam", 0.9), ("adamw", 0.9)):
+            make_run(tmp_path, name, 0, final=final, task=task)
+    of = sections(read_runs(tmp_path)[0])
+    ranked = ranking(of)
+    assert ranked is not None
+    assert {s.label: (s.wins, s.ranks) for s in ranked.standings} == {
+        "Adam": (2, (1.5, 1.5)),
+        "AdamW": (2, (1.5, 1.5)),
+        "SGD": (0, (3.0, 3.0)),
+    }
+    assert [variant.label for variant in of[0].ranked_best] == ["Adam", "AdamW"]
+    bests = [row[0].text for row in results_table(ranked).rows if all(cell.best for cell in row[1:])]
+    assert bests == ["Adam", "AdamW"]
 
 
 def test_time_split(make_run, tmp_path: Path) -> None:

@@ -88,6 +88,21 @@ def test_a_table_that_is_too_wide_is_shown_in_parts(width: int) -> None:
     assert sum("A title" in line for line in lines) == sum("A note." in line for line in lines) == 1
 
 
+@pytest.mark.parametrize("width", [50, 80, 110])
+def test_no_number_is_cut_off(width: int) -> None:
+    """Names, details and headings that ask for more room than there is."""
+    names = ("epochs to 85 %", "time to 85 %", "diverged", "lr close to its own best", "profile, time")
+    columns = (Column("optimizer", align="left"), Column("test accuracy", unit="%"), *map(Column, names))
+    numbers = (Cell("97.50 ± 0.48", detail="partial: 1 of 3 seeds"), Cell("8", detail="1 of 3"))
+    row = (Cell("schedule-free AdamW (warm-up)"), *numbers, *map(Cell, ("12 s", "0 of 9", "0.00316 to 0.0316", "0.351")))
+    console = Console(width=width, record=True, file=io.StringIO())
+    writers.show(Table("t", "", columns, (row,)), console)
+    text = console.export_text()
+    for whole in ("97.50 ± 0.48", "1 of 3", "12 s", "0 of 9", "0.00316 to 0.0316", "0.351", "diverged", "profile"):
+        assert whole in text
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_markdown(table: Table) -> None:
     lines = writers.markdown(table).splitlines()
     assert lines[:3] == [
