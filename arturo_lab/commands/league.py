@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from arturo_lab.commands.many import shown
-from arturo_lab.commands.options import DataSource
+from arturo_lab.commands.options import DataSource, check_out
 from arturo_lab.commands.planning import duration
 from arturo_lab.errors import ConfigError
 from arturo_lab.fields import group, option
@@ -84,8 +84,10 @@ def run(options: Options, argv: Sequence[str]) -> int:
     if options.plan:
         show_plan(league, rows, stages, options, console)
         return 0
+    check_out(options.out)
     code = 0
     if not options.report:
+        check_out(options.folder, "work")
         code = work(league, rows, options.folder, options.jobs, stages, options.only, options.data, argv, console)
         if code > 1:  # interrupted: there is more to come
             return code

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.status import Status
 
 from arturo_lab.commands.fetch import provide
-from arturo_lab.commands.options import DataSource, PoolSize
+from arturo_lab.commands.options import DataSource, PoolSize, check_out
 from arturo_lab.commands.planning import Plan, PlannedRuns, Planning
 from arturo_lab.data.examples import Examples
 from arturo_lab.data.loading import Source
@@ -75,7 +75,7 @@ class RunSet:
 def prepare(
     sets: Sequence[RunSet], planning: Planning, source: DataSource, console: Console, extra: Extra = lambda costs: 0.0
 ) -> dict[Kind, Cost] | None:
-    """Check data and devices, plan, and ask if it takes long. What runs cost; None: do not start.
+    """Check folders, data and devices, plan, and ask if it takes long. What runs cost; None: do not start.
 
     Args:
         extra: seconds of what comes after the trainings.
@@ -84,6 +84,8 @@ def prepare(
     costs: dict[Kind, Cost] = {}
     groups: list[PlannedRuns] = []
     for each in sets:
+        if not planning.plan:
+            check_out(each.out)
         check_provenance(each, planning, source, data, console)
         missing = each.missing()
         for name in dict.fromkeys(TASKS[status.config.task].data for status in missing):

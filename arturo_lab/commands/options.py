@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,3 +80,20 @@ class Goal(Against):
         """``fractions``: whether the metric of a task is one."""
         if fractions and self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"target: must be above 0 and at most 1, such as 0.9, got {self.target:g}")
+
+
+def check_out(out: Path, name: str = "out") -> None:
+    """Whether files can be written to a folder, or where it will be: said before hours of training. Nothing stays behind.
+
+    Args:
+        name: of the option.
+    """
+    try:
+        place = out
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise ConfigError(f"{name}: {place} is a file; choose another --{name}")
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot write to {out} ({error.strerror or error}); choose another --{name}") from error

@@ -89,13 +89,14 @@ def train_all(
                 worker = next(worker for worker in workers if worker.connection is ready)
                 try:
                     status = worker.connection.recv()
-                    queue.update(status)
-                    if status.state != "training":
-                        worker.config = None
                 except (EOFError, OSError):
                     workers.remove(worker)
                     if worker.config is not None:
                         queue.lose(worker.config, ending(worker.end()), stopping)
+                    continue
+                queue.update(status)  # an error of who listens, such as a full disk, is not the worker's
+                if status.state != "training":
+                    worker.config = None
     finally:
         for worker in workers:
             worker.end()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from arturo_lab import cli
+from arturo_lab.pool import workers
 from arturo_lab.runs.config import RunConfig
 
 
@@ -90,3 +94,32 @@ def test_a_corrupt_config_says_how_to_get_out(content: str, capsys: pytest.Captu
     assert f"failed: {folder}/config.json: " in out and "remove the folder to train it again" in out
     assert "the same command" not in err
     assert (folder / "config.json").read_text() == content
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--epochs", "1", "--subset", "96"],
+        ["sweep", "digits-mlp", "--optimizers", "sgd", "--lr", "0.1:0.2", "--epochs", "1", "--subset", "96"],
+        ["league", "--tasks", "digits-mlp", "--optimizers", "sgd", "--seeds", "1", "--work", "work"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_out_that_cannot_be_written_is_said_before_any_training(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers.Worker, "start", lambda *arguments: pytest.fail("nothing may be trained"))
+    (tmp_path / "file").touch()
+    for out in ("file", "file/below"):
+        assert cli.main([*words, "--out", out]) == 2
+        assert capsys.readouterr().err == "arturo: out: file is a file; choose another --out\n"
+
+    def full(**options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert cli.main([*words, "--out", "new"]) == 2
+    err = capsys.readouterr().err
+    assert err == "arturo: out: cannot write to new (Read-only file system); choose another --out\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -130,6 +131,21 @@ def test_killed_twice_is_given_up_and_can_go_on(tmp_path: Path) -> None:
     assert status_of(config, tmp_path).state == "waiting" and status_of(config, tmp_path).epochs >= 1
     assert train_all([config], tmp_path)[0].state == "finished"
     assert numbers(config, tmp_path) == by_itself(config, tmp_path / "alone")
+
+
+def test_an_error_of_who_listens_is_not_a_dead_worker(tmp_path: Path) -> None:
+    """A full disk under the rows that a status makes: said as it is, and no run counts as lost."""
+    told: list[RunStatus] = []
+
+    def on_status(status: RunStatus) -> None:
+        told.append(status)
+        if status.state == "finished":
+            raise OSError(errno.ENOSPC, "No space left on device", "runs.jsonl")
+
+    with pytest.raises(OSError, match=r"No space left on device: 'runs\.jsonl'"):
+        train_all(configs(seeds=(0,)), tmp_path, on_status=on_status)
+    assert told[-1].state == "finished" and not any(status.message for status in told)
+    assert multiprocessing.active_children() == []
 
 
 def test_stop_saves_and_the_next_call_goes_on(tmp_path: Path) -> None:
