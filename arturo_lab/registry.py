@@ -37,6 +37,19 @@ class Registry(dict[str, T]):
             raise unknown(self.key, name, self)
         return other
 
+    def find(self, name: str) -> T | None:
+        """What a name means, as ``[name]`` does; None if it means nothing here, as that of a file that is gone.
+
+        Example:
+            >>> tasks = Registry("task", {"digits-mlp": 1})
+            >>> tasks.find("digits-mlp"), tasks.find("cifar")
+            (1, None)
+        """
+        try:
+            return self[name]
+        except ConfigError:
+            return None
+
 
 def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not among the known ones."""

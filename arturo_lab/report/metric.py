@@ -107,8 +107,10 @@ def metric_of(runs: Sequence[Record]) -> ShownMetric:
     """What the first run that is over says, else what its task says; of a task that is not known, the test accuracy."""
     blocks = [run.result.get("metric") for run in runs]
     task = str(runs[0].config["task"]) if runs else ""
-    known = TASKS[task].metric.described() if task in TASKS else {}
-    block = next((block for block in blocks if isinstance(block, dict)), known)
+    block = next((block for block in blocks if isinstance(block, dict)), None)
+    if block is None:
+        known = TASKS.find(task)
+        block = {} if known is None else known.metric.described()
     if not isinstance(block.get("name"), str):
         return ACCURACY
     unit = "%" if block.get("unit") == "fraction" else str(block.get("unit") or "")

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from arturo_lab.references import folder_name
 from arturo_lab.report.evidence import Array
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.ranking import CLOCKS, LARGEST_RATIO, Ranking
@@ -55,11 +56,20 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "pdf"), dpi:
 
 
 def stems(sections: Sequence[Section]) -> list[str]:
-    """A file name for each section: its task, and a number where a task has several protocols.
+    """A file name for each section: its task, and a number where a task has several protocols."""
+    return file_names([section.task for section in sections])
+
+
+def file_names(tasks: Sequence[str]) -> list[str]:
+    """Of each task that of its run folders, with a number where several have the same.
 
     A name from a config must not lead out of the folder: what is not a letter, digit, dot or dash becomes a dash.
+
+    Example:
+        >>> file_names(["digits-mlp", "/mine/sine.py:TASK", "../sine.py:TASK", "../../etc"])
+        ['digits-mlp', 'sine.TASK-1', 'sine.TASK-2', 'etc']
     """
-    names = [re.sub(r"[^\w.-]+", "-", section.task).strip(".-") or "task" for section in sections]
+    names = [re.sub(r"[^\w.-]+", "-", folder_name(task)).strip(".-") or "task" for task in tasks]
     return [name if names.count(name) == 1 else f"{name}-{names[: i + 1].count(name)}" for i, name in enumerate(names)]
 
 

@@ -140,7 +140,8 @@ class Section:
 
     @property
     def title(self) -> str:
-        return TASKS[self.task].title if self.task in TASKS else self.task
+        known = TASKS.find(self.task)
+        return self.task if known is None else known.title
 
     @property
     def seeds(self) -> list[int]:
@@ -234,16 +235,32 @@ def variants(records: Sequence[Record]) -> list[Variant]:
         by_optimizer.setdefault(group[0].config["optimizer"], []).append(sorted(group, key=lambda run: run.config["seed"]))
     metric = metric_of(records)
     known = [*OPTIMIZERS, *(name for name in STYLES if name not in OPTIMIZERS)]
+    labelled = labels(list(by_optimizer))
     result = []
     for name in sorted(by_optimizer, key=lambda name: (known.index(name) if name in known else len(known), name)):
         flat = [flattened(group[0].config) for group in by_optimizer[name]]
         differing = [key for key in dict.fromkeys(k for f in flat for k in f) if len({repr(f.get(key)) for f in flat}) > 1]
-        title = OPTIMIZERS[name].label if name in OPTIMIZERS else name
+        title = labelled[name]
         for number, (group, values) in enumerate(zip(by_optimizer[name], flat, strict=True)):
             what = ", ".join(f"{key} {values.get(key, 'unset')}" for key in differing if key != "seed")
             result.append(Variant(name, f"{title} ({what})" if what else title, style(name, number), tuple(group), metric))
     looks = distinct([variant.look for variant in result])
     return [dataclasses.replace(variant, look=look) for variant, look in zip(result, looks, strict=True)]
+
+
+def labels(optimizers: Sequence[str]) -> dict[str, str]:
+    """What optimizers are called: as their entries say, also those of one's own files; by their names if two are called alike.
+
+    Example:
+        >>> labels(["adamw", "gone.py:Lion", "lion"])
+        {'adamw': 'AdamW', 'gone.py:Lion': 'gone.py:Lion', 'lion': 'Lion'}
+        >>> labels(["torch.optim:Adam", "adam", "torch.optim:Adagrad"])
+        {'torch.optim:Adam': 'torch.optim:Adam', 'adam': 'Adam', 'torch.optim:Adagrad': 'Adagrad'}
+    """
+    entries = {name: OPTIMIZERS.find(name) for name in optimizers}
+    found = {name: name if entry is None else entry.label for name, entry in entries.items()}
+    given = list(found.values())
+    return {name: label if name in OPTIMIZERS or given.count(label) == 1 else name for name, label in found.items()}
 
 
 def sorting_key(values: dict[str, Any]) -> list[tuple[str, bool, float, str]]:

@@ -13,12 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from arturo_lab.errors import ConfigError
-from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.document import Document, Part
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.palette import Style, distinct, style
-from arturo_lab.report.plots import PANEL, add_legend, finish, grid, log_ticks
-from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.plots import PANEL, add_legend, finish, grid, log_ticks, stems
+from arturo_lab.report.sections import Section, Variant, labels
 from arturo_lab.report.table import Cell, Column, Row, Table, number, with_best, words
 from arturo_lab.report.wording import estimate_fields, mean_with_interval, protocol_words, seed_words
 
@@ -91,8 +90,9 @@ def curves(section: Section) -> list[Curve]:
         if isinstance(lr, int | float):
             by_optimizer.setdefault(variant.optimizer, []).append((float(lr), variant))
     looks = distinct([style(name) for name in by_optimizer])
+    labelled = labels(list(by_optimizer))
     return [
-        Curve(OPTIMIZERS[name].label if name in OPTIMIZERS else name, look, tuple(sorted(points, key=lambda point: point[0])))
+        Curve(labelled[name], look, tuple(sorted(points, key=lambda point: point[0])))
         for (name, points), look in zip(by_optimizer.items(), looks, strict=True)
     ]
 
@@ -254,9 +254,9 @@ def draw_diverged(axes: Axes, lines: Sequence[Curve], metric: ShownMetric) -> No
 def document(sections: Sequence[Section], command: str) -> Document:
     """All tasks of a sweep."""
     parts = []
-    for section in sections:
+    names = [f"sweep-{stem}" for stem in stems(sections)]
+    for section, name in zip(sections, names, strict=True):
         lines = curves(section)
         heading = section.title if len(sections) > 1 else ""
-        parts.append(Part(heading, (), sweep_table(section, lines), (), figure(section, lines), f"sweep-{section.task}"))
-    name = f"sweep-{sections[0].task}" if len(sections) == 1 else "sweep"
-    return Document(name, "Sensitivity to the learning rate", command, tuple(parts))
+        parts.append(Part(heading, (), sweep_table(section, lines), (), figure(section, lines), name))
+    return Document(names[0] if len(names) == 1 else "sweep", "Sensitivity to the learning rate", command, tuple(parts))

@@ -15,6 +15,7 @@ from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.optimizers.config_file import ConfigFile, read_config_file
 from arturo_lab.report.document import Document, Part
 from arturo_lab.report.palette import style
+from arturo_lab.report.plots import file_names
 from arturo_lab.report.table import Cell, Column, Row, Table, with_best, words
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.tasks.metrics import Metric
@@ -47,8 +48,12 @@ class SearchResult:
 def read_search(file: Path) -> SearchResult:
     config, trials = read_config_file(file), file.with_suffix("") / "trials.jsonl"
     lacking = [key for key in NEEDED if key not in config.search]
-    if lacking or config.task not in TASKS or config.optimizer not in OPTIMIZERS or not trials.exists():
+    if lacking or not isinstance(config.task, str) or not trials.exists():
         raise ConfigError(f"FILE: {file} is not what `arturo tune` wrote, or {trials} is missing")
+    try:
+        _ = TASKS[config.task], OPTIMIZERS[config.optimizer]
+    except ConfigError as error:
+        raise ConfigError(f"FILE: {file} names what is not there: {error}") from error
     return SearchResult(config, read_rows(trials))
 
 
@@ -71,7 +76,8 @@ def check_alike(group: Sequence[SearchResult]) -> None:
 def overview(searches: Sequence[SearchResult]) -> Document:
     """The searches by task: tables, and figures of what k trials were worth."""
     parts: list[Part] = []
-    for task in dict.fromkeys(search.task for search in searches):
+    tasks = list(dict.fromkeys(search.task for search in searches))
+    for task, stem in zip(tasks, file_names(tasks), strict=True):
         group = [search for search in searches if search.task == task]
         check_alike(group)
         figures = {"best-after-k": best_after_k({search.config.optimizer: search.own for search in group}, TASKS[task].metric)}
@@ -80,8 +86,8 @@ def overview(searches: Sequence[SearchResult]) -> Document:
         for figure in figures.values():
             figure.suptitle(f"{TASKS[task].title}: {budget(group[0])}", fontsize=10)
         first, *rest = figures.items()
-        parts.append(Part(TASKS[task].title, (about(group),), winners_table(group), (), first[1], f"{task}-{first[0]}"))
-        parts += [Part(f"{TASKS[task].title}: {name}", figure=figure, figure_name=f"{task}-{name}") for name, figure in rest]
+        parts.append(Part(TASKS[task].title, (about(group),), winners_table(group), (), first[1], f"{stem}-{first[0]}"))
+        parts += [Part(f"{TASKS[task].title}: {name}", figure=figure, figure_name=f"{stem}-{name}") for name, figure in rest]
         if any(search.config.search["crossed"] for search in group):
             parts.append(Part(f"{TASKS[task].title}: values that won elsewhere", (), cross_table(group)))
     commands = "\n".join(search.config.search["command"] for search in searches)

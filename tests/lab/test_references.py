@@ -18,6 +18,9 @@ from arturo_lab.optimizers.settings import resolve
 from arturo_lab.paper.artefacts import ARTEFACTS
 from arturo_lab.paper.scales import SCALES, Scale
 from arturo_lab.references import folder_name
+from arturo_lab.report.sections import sections
+from arturo_lab.report.sweep import curves
+from arturo_lab.runs.collection import read_runs
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.plan import parse_overrides
 from arturo_lab.runs.provenance import differences, made_with
@@ -26,6 +29,7 @@ from arturo_lab.runs.run import open_run
 from arturo_lab.runs.share import Share
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.train import train
+from arturo_lab.tuning.overview import NEEDED
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
@@ -114,8 +118,46 @@ def test_the_guides_optimizer_is_tuned_on_the_guides_task(capsys: pytest.Capture
     best = max(row["score"] for row in rows if row["state"] == "complete")
     assert stored["search"]["validation"]["mean"] == pytest.approx(-best) and best < 0  # the least error
     assert "validation rmse" in capsys.readouterr().out
+    assert cli.main(["tune-report", "runs/tune/sine.TASK-signs.Signs.json", "--out", "found"]) == 0
+    assert "Signs" in capsys.readouterr().out and [path.name for path in Path("found").glob("*.png")] == [
+        "sine.TASK-best-after-k.png"
+    ]
     found = "train sine.py:TASK --config runs/tune/sine.TASK-signs.Signs.json --out again"
     assert cli.main(found.split()) == 0 and len(finished(Path("again"))) == 1
+
+
+def test_a_search_whose_optimizer_is_gone_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    how = dict.fromkeys(NEEDED)
+    Path("found").mkdir()
+    Path("found/trials.jsonl").touch()
+    Path("found.json").write_text(json.dumps({"task": "digits-mlp", "optimizer": "gone.py:Signs", "search": how}))
+    assert cli.main(["tune-report", "found.json"]) == 2
+    assert capsys.readouterr().err == "arturo: FILE: found.json names what is not there: optimizer: gone.py does not exist\n"
+
+
+def test_the_guides_task_is_swept_by_its_path(tmp_path: Path) -> None:
+    command = ["sweep", f"{tmp_path}/sine.py:TASK", "--optimizers", "signs.py:Signs", "--lr", "1e-3:1e-2", "--points", "2"]
+    assert cli.main([*command, "--epochs", "1", "--out", "runs"]) == 0
+    written = {path.name for path in Path("runs").iterdir() if path.is_file()}
+    assert written == {f"sweep-sine.TASK.{kind}" for kind in ("md", "json", "csv", "tex", "png", "pdf")}
+    assert "| Signs |" in Path("runs/sweep-sine.TASK.md").read_text(encoding="utf-8")
+
+
+def test_runs_under_way_of_the_guides_files_have_their_words(make_run, tmp_path: Path) -> None:
+    Path("signs.py").write_text(Path("signs.py").read_text().replace('OptimizerEntry("Signs"', 'OptimizerEntry("Sign descent"'))
+    for name in ("signs.py:SIGNS", "signs.py:Signs", "gone.py:Signs"):
+        folder = make_run(tmp_path / "runs", folder_name(name), 0, task="sine.TASK", status="unfinished")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"task": "sine.py:TASK", "optimizer": name}))
+    (section,) = sections(read_runs(tmp_path / "runs")[0])
+    assert section.title == TASKS["sine.py:TASK"].title != "sine.py:TASK"
+    assert (section.metric.name, section.metric.higher) == ("test_rmse", False)
+    names = {variant.optimizer: variant.label for variant in section.variants}
+    assert names == {"signs.py:SIGNS": "Sign descent", "signs.py:Signs": "Signs", "gone.py:Signs": "gone.py:Signs"}
+    assert {curve.label for curve in curves(section)} == set(names.values())
+    Path("sine.py").unlink()
+    (section,) = sections(read_runs(tmp_path / "runs")[0])
+    assert section.title == "sine.py:TASK" and section.metric.name == "test_accuracy"
 
 
 def test_an_entry_of_a_file_says_more_than_a_class() -> None:
