@@ -15,6 +15,7 @@ from arturo_lab.commands.planning import Planning
 from arturo_lab.errors import RunError
 from arturo_lab.fields import REQUIRED, flat, group, option
 from arturo_lab.optimizers.catalog import PAPERS
+from arturo_lab.report.comparison import check_reference
 from arturo_lab.report.report import Report
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.collection import read_all
@@ -68,6 +69,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         **flat(options.share),
         **flat(options.machine),
     )
+    check_reference(options.goal.against, options.optimizers)
     runs = RunSet(configs, options.out, options.pool)
     costs = prepare([runs], options.planning, options.data, console)
     if costs is None:

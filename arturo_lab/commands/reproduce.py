@@ -19,6 +19,7 @@ from arturo_lab.paper.artefacts import ARTEFACTS
 from arturo_lab.paper.content import document, drawn_document
 from arturo_lab.paper.deviations import deviations
 from arturo_lab.paper.scales import SCALES
+from arturo_lab.report.comparison import check_reference
 from arturo_lab.report.document import Document
 from arturo_lab.report.sections import sections
 from arturo_lab.runs.collection import read_all
@@ -72,6 +73,8 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console = Console()
     scale = SCALES[options.scale]
     artefacts = chosen(options)
+    if compared := list(dict.fromkeys(config.optimizer for configs in artefacts.values() for config in configs)):
+        check_reference(options.compared.against, compared)
     out: Path = Path("runs") / options.scale if options.out is None else options.out
     code = 0
     sets = [] if options.no_train else run_sets(artefacts, out, options.pool)

@@ -6,11 +6,12 @@ or all pairs. A diverged run counts: its pair is lost, and because it has no num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from arturo_lab.errors import ConfigError
 from arturo_lab.report.evidence import LEVEL, Estimate, holm, paired_t_test, seeds_for, sign_test, smallest_p
-from arturo_lab.report.sections import Section, Variant
+from arturo_lab.report.sections import Section, Variant, labels
 from arturo_lab.report.wording import count
 
 AGAINST = "adamw"  # unless the user names another
@@ -128,3 +129,23 @@ def missing_reference(sections: Sequence[Section], against: str | None) -> bool:
     if against is None or against == ALL_PAIRS:
         return False
     return not any(against in (v.label, v.optimizer) for section in sections for v in section.variants)
+
+
+def check_reference(against: str | None, optimizers: Sequence[str]) -> None:
+    """Whether the user named one of those that are about to be trained: said before hours of training.
+
+    Example:
+        >>> check_reference("sgd", ["sgd", "adam"]), check_reference("Adam", ["sgd", "adam"]), check_reference(None, ["sgd"])
+        (None, None, None)
+        >>> check_reference("adamw", ["sgd", "adam"])
+        Traceback (most recent call last):
+        ...
+        arturo_lab.errors.ConfigError: against: no runs of 'adamw'; use one of adam, sgd, or all for all pairs
+    """
+    if against not in (None, ALL_PAIRS, *optimizers, *labels(optimizers).values()):
+        raise no_runs_of(against, optimizers)
+
+
+def no_runs_of(against: str | None, optimizers: Iterable[str]) -> ConfigError:
+    known = ", ".join(sorted(set(optimizers)))
+    return ConfigError(f"against: no runs of {against!r}; use one of {known}, or {ALL_PAIRS} for all pairs")

@@ -12,10 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from arturo_lab.errors import ConfigError
 from arturo_lab.report import writers
 from arturo_lab.report.across import profiles_table, ranks_table, results_table
-from arturo_lab.report.comparison import AGAINST, ALL_PAIRS, Comparison, compare, missing_reference
+from arturo_lab.report.comparison import AGAINST, Comparison, compare, missing_reference, no_runs_of
 from arturo_lab.report.page import plain
 from arturo_lab.report.plots import stems, write_figures
 from arturo_lab.report.ranking import Ranking, ranking
@@ -65,10 +64,7 @@ class Report:
 
     def __post_init__(self) -> None:
         if missing_reference(self.sections, self.against):
-            known = sorted({variant.optimizer for section in self.sections for variant in section.variants})
-            raise ConfigError(
-                f"against: no runs of {self.against!r}; use one of {', '.join(known)}, or {ALL_PAIRS} for all pairs"
-            )
+            raise no_runs_of(self.against, (variant.optimizer for section in self.sections for variant in section.variants))
 
     @cached_property
     def comparisons(self) -> list[Comparison]:

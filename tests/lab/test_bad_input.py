@@ -52,6 +52,14 @@ from arturo_lab.runs.config import RunConfig
         (["train", "digits-mlp", "--data-dir", "/nonexistent"], "data-dir: /nonexistent does not exist"),
         (["compare", "digits-mlp", "--data-dir", "/nonexistent"], "data-dir: /nonexistent does not exist"),
         (["tune", "digits-mlp", "--data-dir", "/nonexistent"], "data-dir: /nonexistent does not exist"),
+        (
+            ["compare", "digits-mlp", "--optimizers", "sgd", "adam", "--against", "bogus"],
+            "against: no runs of 'bogus'; use one of adam, sgd, or all for all pairs",
+        ),
+        (
+            ["reproduce", "table1", "--tasks", "fmnist-cnn", "--optimizers", "sgd", "--against", "adamw"],
+            "against: no runs of 'adamw'; use one of sgd, or all for all pairs",
+        ),
         (["list", "--data-dir", "/nonexistent"], "data-dir: /nonexistent does not exist"),
         (["trian", "digits-mlp"], "command: unknown name 'trian'; did you mean train?"),
         ([""], "command: unknown name ''; known: train, compare"),
