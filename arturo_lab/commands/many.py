@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -29,6 +29,7 @@ from arturo_lab.pool.workers import threads_of_each, train_all
 from arturo_lab.report.wording import count
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.runs.provenance import code, differences
+from arturo_lab.runs.records import RecordError
 from arturo_lab.runs.run import RunFolder, recorded, set_aside
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.interrupt import interruptible
@@ -67,9 +68,10 @@ class RunSet:
     out: Path
     size: PoolSize
 
-    def missing(self) -> list[RunStatus]:
-        """Those that are not over."""
-        return [status for config in self.configs if (status := status_of(config, self.out)).state == "waiting"]
+    def missing(self, stale: Container[RunConfig] = ()) -> list[RunStatus]:
+        """Those that are not over, and those that are to be trained again."""
+        known = (RunStatus(c, "waiting") if c in stale else status_of(c, self.out) for c in self.configs)
+        return [status for status in known if status.state == "waiting"]
 
 
 def prepare(
@@ -77,17 +79,20 @@ def prepare(
 ) -> dict[Kind, Cost] | None:
     """Check folders, data and devices, plan, and ask if it takes long. What runs cost; None: do not start.
 
+    Results that are to be made again are set aside once the plan is approved.
+
     Args:
         extra: seconds of what comes after the trainings.
     """
     data: dict[Source, Examples] = {}
     costs: dict[Kind, Cost] = {}
     groups: list[PlannedRuns] = []
+    stale: list[Stale] = []
     for each in sets:
         if not planning.plan:
             check_out(each.out)
-        check_provenance(each, planning, source, data, console)
-        missing = each.missing()
+        stale.append(find_stale(each, planning.reuse, source, data, console))
+        missing = each.missing(() if planning.reuse else stale[-1].now)
         for name in dict.fromkeys(TASKS[status.config.task].data for status in missing):
             if name not in data:
                 data[name] = provide(name, source, console)  # a problem with the data is reported now, once
@@ -107,16 +112,43 @@ def prepare(
             )
         groups += planned(each.configs, missing, each.size.jobs or 1)
     plan = Plan(groups, costs, sets[0].out, extra(costs))
-    return costs if plan.approved(planning, console) else None
+    if not plan.approved(planning, console):
+        return None
+    for each_stale in stale:
+        each_stale.give_way(planning.reuse)
+    return costs
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Runs made with other code, data or threads: what each would be made with now."""
+
+    runs: RunSet
+    now: Mapping[RunConfig, dict[str, Any]]
+
+    def give_way(self, reuse: bool) -> None:
+        """Set them aside; with ``reuse`` keep them, and note of those to resume what they go on with."""
+        for config, made_with in self.now.items():
+            folder = RunFolder(self.runs.out / config.folder, config)
+            if not reuse:
+                set_aside(folder.path)
+            elif not (folder.path / "result.json").exists():
+                folder.accept({**folder.made_with, **{key: value for key, value in made_with.items() if value is not None}})
 
 
 def check_provenance(
     runs: RunSet, planning: Planning, source: DataSource, data: dict[Source, Examples], console: Console
 ) -> None:
     """Set aside what was made with other code, data or threads, and say so; with ``--reuse`` keep it."""
-    known = {config: recorded(runs.out / config.folder) for config in runs.configs}
+    find_stale(runs, planning.reuse, source, data, console).give_way(planning.reuse)
+
+
+def find_stale(runs: RunSet, reuse: bool, source: DataSource, data: dict[Source, Examples], console: Console) -> Stale:
+    """Say what was made with other code, data or threads; nothing is moved."""
+    known = {config: known_of(runs.out / config.folder) for config in runs.configs}
     jobs = runs.size.jobs or 1
-    stale: dict[str, list[RunConfig]] = {}
+    reasons: dict[str, int] = {}
+    stale = {}
     for config in (config for config, made in known.items() if made):
         task = TASKS[config.task]
         if task.data not in data:
@@ -126,15 +158,22 @@ def check_provenance(
         threads = config.machine.threads or task.threads or threads_of_each(jobs) or torch.get_num_threads()
         now = {**code(config), "data": digest, "threads": None if runs.size.ray else threads}
         if changed := differences(known[config], now):
-            stale.setdefault(f"{config.task}, {OPTIMIZERS[config.optimizer].label}: {'; '.join(changed)}", []).append(config)
-            folder = RunFolder(runs.out / config.folder, config)
-            if planning.reuse and not (folder.path / "result.json").exists():
-                folder.accept({**known[config], **{key: value for key, value in now.items() if value is not None}})
-            elif not planning.reuse and not planning.plan:
-                set_aside(folder.path)
-    what = "reused anyway" if planning.reuse else "trained again; --reuse would keep the old ones"
-    for reason, configs in stale.items():
-        console.print(f"{count(len(configs), 'run')} of {reason}; {what}", soft_wrap=True, highlight=False, style="bold")
+            reason = f"{config.task}, {OPTIMIZERS[config.optimizer].label}: {'; '.join(changed)}"
+            reasons[reason] = reasons.get(reason, 0) + 1
+            stale[config] = now
+    what = "reused anyway" if reuse else "trained again; --reuse would keep the old ones"
+    for reason, many in reasons.items():
+        said = f"{count(many, 'run')} of {reason}; {what}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False, style="bold")
+    return Stale(runs, stale)
+
+
+def known_of(folder: Path) -> dict[str, Any]:
+    """What a run was made with; nothing of one that cannot be read, whose status says so."""
+    try:
+        return recorded(folder)
+    except RecordError:
+        return {}
 
 
 def planned(configs: Sequence[RunConfig], missing: Sequence[RunStatus], jobs: int) -> list[PlannedRuns]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from arturo_lab.fields import option
 from arturo_lab.optimizers.catalog import OPTIMIZERS
@@ -124,7 +125,7 @@ class Plan:
             console.print(self.summary(), highlight=False, soft_wrap=True)
             return True
         self.show(console)
-        answer = console.input("Start? (--yes skips this question) [y/N] ")
+        answer = console.input(Text("Start? (--yes skips this question) [y/N] "))
         return answer.strip().lower() in ("y", "yes")
 
 

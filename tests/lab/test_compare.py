@@ -93,6 +93,19 @@ def test_a_failed_run_is_said_and_the_others_are_compared(tmp_path: Path, capsys
     assert "unfinished" not in capsys.readouterr().out.partition("8x8 digits")[2]
 
 
+def test_an_environment_that_cannot_be_read_is_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "digits-mlp", "--optimizers", "sgd", "adam", "--seeds", "1", "--subset", "96", "--epochs", "1"]
+    assert cli.main([*command, "--out", str(tmp_path)]) == 0
+    (folder,) = tmp_path.glob("digits-mlp/adam-*")
+    (folder / "environment.json").write_text("[1]")
+    capsys.readouterr()
+    assert cli.main([*command, "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    what = f"{folder}/environment.json: must be an object, got list; remove the folder to train it again"
+    assert f"digits-mlp, Adam, seed 0: failed: {what}" in out and "Traceback" not in err
+    assert (folder / "environment.json").read_text() == "[1]"
+
+
 def test_missing_data_is_said_before_anything_is_made(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "digits-mlp", "fmnist-cnn", "--data-dir", str(nowhere), "--out", str(nowhere / "runs")]
     assert cli.main(command) == 2

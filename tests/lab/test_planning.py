@@ -119,7 +119,7 @@ def test_asked_before_more_than_ten_minutes(
     work = Plan([PlannedRuns(config, 1, epochs, 1)], {kind_of(config): MINUTE}, Path())
     assert work.approved(Planning(yes=yes), console) is approved
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ("Start?" in shown) is asked and f"about {epochs} min" in shown
+    assert ("Start? (--yes skips this question) [y/N]" in shown) is asked and f"about {epochs} min" in shown
     assert work.approved(Planning(plan=True, yes=yes), console) is False
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from arturo_lab import cli
+from arturo_lab.commands.planning import Plan
 from arturo_lab.data import loading
 from arturo_lab.errors import ConfigError
 from arturo_lab.optimizers.catalog import OPTIMIZERS, OptimizerEntry
@@ -258,7 +259,7 @@ def test_names_of_folders_and_settings() -> None:
 # A result belongs to its code and data
 
 
-def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare() == 0
     before = {folder.name: (folder / "metrics.jsonl").read_bytes() for folder in finished(Path("runs"))}
     source = Path("signs.py").read_text()
@@ -271,9 +272,16 @@ def test_a_changed_step_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "reused: 4 of 4 runs" in capsys.readouterr().out  # a comment changes no number
 
     Path("signs.py").write_text(source.replace("average.sign()", "average.tanh()"))
-    assert compare("--plan") == 0 and compare("--reuse") == 0
+    assert compare("--plan") == 0
+    assert "trained again" in (out := capsys.readouterr().out) and "2 runs to train" in out
+    assert compare("--plan", "--reuse") == 0
+    assert "reused anyway" in (out := capsys.readouterr().out) and "nothing to train" in out
+    assert compare("--reuse") == 0
     out = capsys.readouterr().out
     assert "2 runs of digits-mlp, Signs: optimizer was signs.py " in out and "reused anyway" in out
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "approved", lambda *rest: False)  # the user says no
+        assert compare() == 0
     assert {folder.name: (folder / "metrics.jsonl").read_bytes() for folder in finished(Path("runs"))} == before
 
     assert compare() == 0
