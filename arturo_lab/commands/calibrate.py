@@ -173,7 +173,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     result = document(options.task, shown(argv), protocol, outcomes, [*notes, *left_out], diverged)
     result.show(console)
     for path in result.write(options.out):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

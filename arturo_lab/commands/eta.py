@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from arturo_lab.commands.listing import table
 from arturo_lab.fields import REQUIRED, option
@@ -31,6 +32,6 @@ def run(options: Options, argv: Sequence[str]) -> None:
     summary = table("Multipliers", "run", "steps", "5 %", "median", "95 %")
     for path, each in [*by_run.items(), *([("together", together)] if len(by_run) > 1 else [])]:
         row = (each.quantile(0.05), each.median, each.quantile(0.95))
-        summary.add_row(getattr(path, "name", str(path)), str(len(each.etas)), *(f"{value:.6g}" for value in row))
+        summary.add_row(Text(getattr(path, "name", str(path))), str(len(each.etas)), *(f"{value:.6g}" for value in row))
     console.print(summary)
     console.print(f"--optimizer arturo-fixed-eta --set eta={together.median:.6g}", soft_wrap=True, highlight=False)

@@ -52,7 +52,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None, console: Console
         place = loading.fetch(name, data_dir, mirror, on_progress)
     entry, how = DATA[name], "downloaded to" if bars else "is in"
     where = f"{how} {place}" if entry.places else f"comes with {entry.comes_with}"
-    console.print(f"{name}: {where}", soft_wrap=True, highlight=False)
+    console.print(f"{name}: {where}", soft_wrap=True, highlight=False, markup=False)
 
 
 def provide(data: loading.Source, source: DataSource, console: Console) -> Examples:

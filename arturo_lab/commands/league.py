@@ -96,7 +96,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     made = document(league, rows, shown(words_that_matter(argv)), step_costs(options.out))
     made.show(console)
     for path in write(made, options.out):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
     return code
 
 
@@ -114,7 +114,7 @@ def show_plan(league: League, rows: Rows, stages: Sequence[str], options: Option
     states = progress(league, rows, stages, options.only)
     show(plan_table(states, options.jobs), console)
     for reason, many in why_stale(league, rows, stages).items():
-        console.print(f"stale, {count(many, 'row')} of {reason}", highlight=False)
+        console.print(f"stale, {count(many, 'row')} of {reason}", highlight=False, markup=False)
     if other := unused(league, rows):
         console.print(f"{count(other, 'row')} of other settings or rules, in no table", highlight=False)
     if changed := sum(map(other_laboratory, rows.records.values())):

@@ -75,6 +75,8 @@ def optimizers() -> Table:
 
 def data_found(data_dir: Path | None) -> Table:
     """Where each data set is, or the command that gets it."""
+    from rich.text import Text
+
     from arturo_lab.data import loading
     from arturo_lab.data.sources import DATA
 
@@ -83,5 +85,5 @@ def data_found(data_dir: Path | None) -> Table:
         place, _ = loading.find(name, data_dir)
         files = str(place) if place else f"not found: arturo fetch {name}"
         where = files if entry.places else f"comes with {entry.comes_with}"
-        result.add_row(name, f"{entry.examples:,}" if entry.examples else "", where)
+        result.add_row(name, f"{entry.examples:,}" if entry.examples else "", Text(where))
     return result

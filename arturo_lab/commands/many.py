@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from arturo_lab.commands.fetch import provide
 from arturo_lab.commands.options import DataSource, PoolSize, check_out
@@ -104,7 +105,7 @@ def prepare(
         with console.status("measuring ...") as line:
 
             def on_measuring(config: RunConfig, line: Status = line) -> None:
-                line.update(f"measuring {config.task}, {OPTIMIZERS[config.optimizer].label} ...")
+                line.update(Text(f"measuring {config.task}, {OPTIMIZERS[config.optimizer].label} ..."))
 
             unfinished = [status.config for status in missing]
             costs |= costs_of(each.configs, each.out, {}) | costs_of(

@@ -111,7 +111,7 @@ class Plan:
         show(Table("plan", "Plan", (*names, *map(Column, ("runs", "epochs", "one run", "all", "disk"))), tuple(rows)), console)
         console.print(self.summary(), highlight=False, soft_wrap=True)
         if (free := free_bytes(self.out)) < self.bytes:
-            console.print(f"only {size(free)} free in {self.out}", style="bold", highlight=False, soft_wrap=True)
+            console.print(f"only {size(free)} free in {self.out}", style="bold", highlight=False, markup=False, soft_wrap=True)
 
     def approved(self, options: Planning, console: Console) -> bool:
         """Whether to start: not with ``--plan``; not if somebody at the terminal says no to more than ten minutes."""

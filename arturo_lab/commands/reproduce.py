@@ -115,7 +115,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
 def write(result: Document, out: Path, console: Console) -> None:
     result.show(console)
     for path in result.write(out):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
 
 
 def chosen(options: Options) -> dict[str, list[RunConfig]]:

@@ -85,5 +85,5 @@ def run(options: Options, argv: Sequence[str]) -> int:
     result = document(sections(records), shown(argv))
     result.show(console)
     for path in result.write(options.out):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
     return code

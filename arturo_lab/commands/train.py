@@ -129,7 +129,8 @@ def lead(config: RunConfig, options: Options, argv: Sequence[str], processes: Pr
                 folder.accept(now)
         if folder.result is not None:
             tell(False)
-            console.print(f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again")
+            done = f"already {folder.result['status']}, nothing to do; remove {folder.path} to train it again"
+            console.print(done, soft_wrap=True, highlight=False, markup=False)
             say_result(folder, console)
             return 0
         if folder.started and not options.resume:
@@ -184,11 +185,15 @@ def watched(
 
 def say_nothing_to_resume(folder: RunFolder, console: Console) -> None:
     """Perhaps an option was forgotten: name the interrupted runs of this optimizer and seed that have other ones."""
-    console.print(f"nothing to resume in {folder.path}; starting from the beginning", soft_wrap=True, highlight=False)
+    console.print(
+        f"nothing to resume in {folder.path}; starting from the beginning", soft_wrap=True, highlight=False, markup=False
+    )
     name, _, _ = folder.path.name.rpartition("-")
     for other in sorted(folder.path.parent.glob(f"{name}-*")):
         if other != folder.path and (other / "checkpoint.pt").exists() and not (other / "result.json").exists():
-            console.print(f"an interrupted run with other options: {other}", soft_wrap=True, highlight=False, style="bold")
+            console.print(
+                f"an interrupted run with other options: {other}", soft_wrap=True, highlight=False, markup=False, style="bold"
+            )
 
 
 def say_result(folder: RunFolder, console: Console) -> None:
@@ -196,4 +201,4 @@ def say_result(folder: RunFolder, console: Console) -> None:
     metric = TASKS[folder.config.task].metric
     value = folder.result.get(metric.key)
     data = "validation" if folder.config.share.fold else "test"
-    console.print(f"{data} {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False)
+    console.print(f"{data} {metric.name} {metric.text(value)}: {folder.path}", soft_wrap=True, highlight=False, markup=False)

@@ -278,13 +278,15 @@ def conclude(
 
     values = ", ".join(f"{name} {value:.4g}" for name, value in best.params.items())
     score = f"validation {metric.name} {metric.text(metric.score(best.score))}"
-    console.print(f"best: trial {best.slot}, {score}: {values}", highlight=False, soft_wrap=True)
+    console.print(f"best: trial {best.slot}, {score}: {values}", highlight=False, markup=False, soft_wrap=True)
     for line in edges(search, best):
-        console.print(f"at an edge: {line}", style="bold", highlight=False, soft_wrap=True)
+        console.print(f"at an edge: {line}", style="bold", highlight=False, markup=False, soft_wrap=True)
     if test is not None and test["params"] == best.params:
         error = f" ± {metric.text(test['doubled_error'])}" if test["doubled_error"] is not None else ""
-        console.print(f"test {metric.name} {metric.text(test['mean'])}{error} ({test['n']} seeds)", highlight=False)
-    console.print(f"{file}; figures: {folder}", highlight=False, soft_wrap=True)
+        console.print(
+            f"test {metric.name} {metric.text(test['mean'])}{error} ({test['n']} seeds)", highlight=False, markup=False
+        )
+    console.print(f"{file}; figures: {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 def dashboard(url: str) -> int:

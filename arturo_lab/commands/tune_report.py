@@ -31,4 +31,4 @@ def run(options: Options, argv: Sequence[str]) -> None:
     result = overview([read_search(file) for file in options.files])
     result.show(console)
     for path in result.write(options.out):
-        console.print(str(path), highlight=False, soft_wrap=True)
+        console.print(str(path), highlight=False, markup=False, soft_wrap=True)

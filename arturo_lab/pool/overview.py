@@ -12,7 +12,6 @@ from types import TracebackType
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -68,7 +67,9 @@ class Overview:
         self.status[status.config] = status
         log = not self.console.is_terminal
         if not status.reused and (status.message or (status.state in OVER and log)):
-            self.console.print(line(status) + (f" ({self.progress()})" if log else ""), highlight=False, soft_wrap=True)
+            self.console.print(
+                line(status) + (f" ({self.progress()})" if log else ""), highlight=False, markup=False, soft_wrap=True
+            )
         elif log and status.state == "training" and status.epochs >= 1 and self.now() - self.logged >= LOG_SECONDS:
             self.logged = self.now()
             self.console.print(self.progress(), highlight=False, soft_wrap=True)
@@ -104,7 +105,7 @@ class Overview:
 def table(task: str, runs: Sequence[RunStatus]) -> Table:
     """Optimizers by seeds."""
     seeds = sorted({status.config.seed for status in runs})
-    result = Table(title=task, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    result = Table(title=Text(task, "bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     metric = TASKS[task].metric
     result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim", no_wrap=True)
     for seed in seeds:
@@ -113,7 +114,7 @@ def table(task: str, runs: Sequence[RunStatus]) -> Table:
     for status in runs:
         by_optimizer.setdefault(status.config.optimizer, {})[status.config.seed] = status
     for optimizer, by_seed in by_optimizer.items():
-        result.add_row(OPTIMIZERS[optimizer].label, *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
+        result.add_row(Text(OPTIMIZERS[optimizer].label), *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
     return result
 
 
@@ -150,7 +151,7 @@ def line(status: RunStatus) -> str:
         metric = TASKS[config.task].metric
         data = "validation" if config.share.fold or config.share.validation else "test"  # of the last epoch
         words += f", {data} {metric.name} {metric.text(status.value)}"
-    return escape(f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}")
+    return f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}"
 
 
 def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, float] | None = None) -> float | None:

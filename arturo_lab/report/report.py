@@ -41,9 +41,9 @@ class Written:
         """The pictures that hold all panels, the page, the numbers."""
         for path in self.figures:
             if path.suffix == ".png" and not any(path.stem.startswith(f"{other.stem}-") for other in self.figures):
-                console.print(f"figure: {path}", soft_wrap=True, highlight=False)
-        console.print(f"page: {self.page}", soft_wrap=True, highlight=False)
-        console.print(f"numbers: {self.summary}", soft_wrap=True, highlight=False)
+                console.print(f"figure: {path}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"page: {self.page}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"numbers: {self.summary}", soft_wrap=True, highlight=False, markup=False)
 
 
 @dataclass(frozen=True)

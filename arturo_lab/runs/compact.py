@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from arturo_lab.runs import atomic
-from arturo_lab.runs.records import Record, RecordError, number, parse_rows
+from arturo_lab.runs.records import Record, RecordError, check_config, check_result, number, parse_rows
 
 NAME = "runs.jsonl"
 FORMAT = 1
@@ -65,15 +65,40 @@ def read_compact(path: Path) -> list[Record]:
     if not lines or lines[0].get("format") != FORMAT:
         raise RecordError(f"{path.name}: not a file of runs of format {FORMAT}")
     head, *runs = lines
-    try:
-        return [_record(path, head, run) for run in runs]
-    except (KeyError, TypeError, IndexError) as error:
-        raise RecordError(f"{path.name}: a run lacks {error}") from error
+    environments = head.get("environments")
+    if not isinstance(environments, list) or not all(isinstance(each, dict) for each in environments):
+        raise RecordError(f"{path.name}: line 1: environments must be a list of objects, got {shortened(environments)}")
+    return [_record(path, environments, run, f"{path.name}: line {line}") for line, run in enumerate(runs, start=2)]
 
 
-def _record(path: Path, head: dict[str, Any], run: dict[str, Any]) -> Record:
+FIELDS = {"task": str, "name": str, "config": dict, "environment": int, "result": dict, "metrics": dict}  # of a run's line
+
+
+def _record(path: Path, environments: list[dict[str, Any]], run: dict[str, Any], where: str) -> Record:
+    for key, kind in FIELDS.items():
+        if not isinstance(run.get(key), kind) or isinstance(run[key], bool):
+            what = {dict: "an object", str: "a word", int: "a number"}[kind]
+            raise RecordError(f"{where}: {key} must be {what}, got {shortened(run.get(key))}")
+    check_config(run["config"], f"{where}: config")
+    check_result(run["result"], f"{where}: result")
+    if not 0 <= run["environment"] < len(environments):
+        raise RecordError(f"{where}: environment must be one of the {len(environments)} of line 1, got {run['environment']}")
     fields = run["metrics"]
+    for field, values in fields.items():
+        if not isinstance(values, list) or len(values) != len(next(iter(fields.values()))):
+            raise RecordError(f"{where}: {field} must be a list with a value for each epoch, got {shortened(values)}")
     epochs = max((len(values) for values in fields.values()), default=0)
     rows = tuple({field: number(values[i]) for field, values in fields.items()} for i in range(epochs))
     folder = path.parent / run["task"] / run["name"]
-    return Record(folder, run["config"], head["environments"][run["environment"]], rows, run["result"], run["result"]["status"])
+    return Record(folder, run["config"], environments[run["environment"]], rows, run["result"], run["result"]["status"])
+
+
+def shortened(value: Any) -> str:
+    """For a message of one line.
+
+    Example:
+        >>> shortened(None), shortened([0.5] * 99)
+        ('None', '[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0...')
+    """
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -60,9 +60,7 @@ class RecordError(ValueError):
 def read_run(folder: Path) -> Record:
     """One run folder. Raises RecordError for what cannot be read; a last row that was being written is left out."""
     config = read_object(folder / "config.json")
-    for key, kind in REQUIRED.items():
-        if not isinstance(config.get(key), kind) or isinstance(config[key], bool):
-            raise RecordError(f"config.json: {key} must be {kind.__name__}, got {config.get(key)!r}")
+    check_config(config, "config.json")
     result = read_result(folder) or {}
     raw = (folder / "metrics.jsonl").read_bytes() if (folder / "metrics.jsonl").exists() else b""
     rows = tuple(
@@ -79,16 +77,28 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not (folder / "result.json").exists():
         return None
     result = read_object(folder / "result.json")
+    check_result(result, "result.json")
+    return result
+
+
+def check_config(config: dict[str, Any], name: str) -> None:
+    """Whether it says what every report needs. ``name`` is where it stands, for the error."""
+    for key, kind in REQUIRED.items():
+        if not isinstance(config.get(key), kind) or isinstance(config[key], bool):
+            raise RecordError(f"{name}: {key} must be {kind.__name__}, got {config.get(key)!r}")
+
+
+def check_result(result: dict[str, Any], name: str) -> None:
+    """The same of a run that is over."""
     if result.get("status") not in STATUSES:
-        raise RecordError(f"result.json: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
+        raise RecordError(f"{name}: status must be {' or '.join(STATUSES)}, got {result.get('status')!r}")
     key = "test_accuracy"
     if "metric" in result:  # a run of before has none: it classified
         if not isinstance(result["metric"], dict) or result["metric"].get("better") not in ("higher", "lower"):
-            raise RecordError(f"result.json: metric must say its name and which is better, got {result['metric']!r}")
+            raise RecordError(f"{name}: metric must say its name and which is better, got {result['metric']!r}")
         key = str(result["metric"].get("name"))
     if result["status"] == "finished" and number(result.get(key)) is None:
-        raise RecordError(f"result.json: {key} must be a number, got {result.get(key)!r}")
-    return result
+        raise RecordError(f"{name}: {key} must be a number, got {result.get(key)!r}")
 
 
 def read_steps(folder: Path) -> list[dict[str, Any]]:

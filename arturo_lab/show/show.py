@@ -59,7 +59,7 @@ def run(options: Options, argv: Sequence[str]) -> None:
         )
     show(table(ways), console)
     for path in paths:
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
 
 
 def race(landscapes: Sequence[str], steps: int = STEPS, seed: int = 0) -> Ways:

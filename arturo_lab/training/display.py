@@ -57,6 +57,7 @@ class TrainingDisplay:
             f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}, {count(config.epochs, 'epoch')}"
             f" of {count(self.steps, 'step')}",
             highlight=False,
+            markup=False,
         )
         unit = "images/s" if self.task.classifies else "per s"
         heading = HEADING.format(data=self.data, metric=self.shown.name if self.shown else "", unit=unit)

@@ -41,7 +41,7 @@ class SearchDisplay:
         self.bar = self.progress.add_task("", total=total, running="")
 
     def __enter__(self) -> SearchDisplay:
-        self.console.print(self.title, highlight=False)
+        self.console.print(self.title, highlight=False, markup=False)
         self.console.print(HEADING, style="bold", highlight=False)
         self.progress.start()
         return self
@@ -64,6 +64,7 @@ class SearchDisplay:
                 f"{row.study:6d}  {row.slot[:5]:>5}  {row.state:<8}  {score:>7} {best:>7}  {row.seconds:8.1f}  {clock(left):>8}"
                 f"  {values}",
                 highlight=False,
+                markup=False,
                 soft_wrap=True,
             )
         note = running if self.best is None else f"best {self._text(self.best)}  {running}"

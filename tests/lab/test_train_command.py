@@ -318,6 +318,22 @@ def test_help_ends_with_examples(command: list[str], capsys: pytest.CaptureFixtu
         assert all(task in TASKS for task in named if task)
 
 
+@pytest.mark.parametrize("name", ["w[/b]x", "w[b]x"])
+def test_paths_are_no_markup(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = trained(Path(name)).folder
+    assert f": {folder}\n" in capsys.readouterr().out
+    trained(Path(name))
+    assert f"already finished, nothing to do; remove {folder} to train it again\n" in capsys.readouterr().out
+    words = ["digits-mlp", "--optimizers", "arturo", "--seeds", "1", "--epochs", "2", "--subset", "96", "--out", name]
+    assert cli.main(["compare", *words]) == 0
+    assert f"page: {name}/report.html\n" in capsys.readouterr().out
+    assert cli.main(["report", name, "--out", f"{name}/again"]) == 0
+    assert f"numbers: {name}/again/summary.json\n" in capsys.readouterr().out
+
+
 def test_result_is_json_without_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "wild", OptimizerEntry("wild", "", lambda: SGD, {"lr": 1e25}))
     folder = trained(tmp_path, "--optimizer", "wild").folder

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from arturo_lab import cli
 from arturo_lab.registry import ConfigError
 from arturo_lab.runs.collection import read_runs
 from arturo_lab.runs.compact import write_compact
@@ -147,6 +148,36 @@ def test_runs_in_one_file_read_as_their_folders_did(make_run, tmp_path: Path) ->
     file.write_text('{"format": 99}\n')
     with pytest.raises(ConfigError, match=r"nor a file of runs \(runs.jsonl: not a file of runs of format 1\)"):
         read_runs(file)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("config", {}, "line 3: config: task must be str, got None"),
+        ("config", "sgd", "line 3: config must be an object, got 'sgd'"),
+        ("metrics", [1.0], "line 3: metrics must be an object, got [1.0]"),
+        ("metrics", {"test_loss": 1.0}, "line 3: test_loss must be a list with a value for each epoch, got 1.0"),
+        ("metrics", {"a": [1.0], "b": []}, "line 3: b must be a list with a value for each epoch, got []"),
+        ("environment", 7, "line 3: environment must be one of the 1 of line 1, got 7"),
+        ("environment", None, "line 3: environment must be a number, got None"),
+        ("result", {}, "line 3: result: status must be finished or diverged, got None"),
+        ("result", 5, "line 3: result must be an object, got 5"),
+        ("name", 5, "line 3: name must be a word, got 5"),
+        ("task", ["a"], "line 3: task must be a word, got ['a']"),
+    ],
+)
+def test_a_line_that_is_no_run_is_named(
+    field: str, value: object, message: str, make_run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        make_run(tmp_path / "runs", "sgd", seed)
+    file = tmp_path / "runs.jsonl"
+    write_compact(file, read_runs(tmp_path / "runs")[0])
+    head, first, second = file.read_text().splitlines()
+    file.write_text("\n".join((head, first, json.dumps({**json.loads(second), field: value}))) + "\n")
+    assert cli.main(["report", str(file)]) == 2
+    expected = f"arturo: DIR: {file} is neither a folder nor a file of runs (runs.jsonl: {message})\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_numbers() -> None:
