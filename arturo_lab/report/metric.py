@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.nn.functional import cross_entropy
+
 from arturo_lab.runs.records import Record, number
 from arturo_lab.tasks.catalog import TASKS
 
@@ -115,6 +117,24 @@ def metric_of(runs: Sequence[Record]) -> ShownMetric:
         return ACCURACY
     unit = "%" if block.get("unit") == "fraction" else str(block.get("unit") or "")
     return ShownMetric(block["name"], unit, block.get("better", "higher") == "higher")
+
+
+def loss_unit(task: str, metric: ShownMetric) -> str:
+    """Of a task's loss: nats where it is a cross-entropy, else what the task says, if it does.
+
+    Example:
+        >>> loss_unit("digits-mlp", ACCURACY), loss_unit("diabetes-mlp", ShownMetric("test_rmse", "", higher=False))
+        ('nats', 'variance of the targets')
+        >>> loss_unit("gone.py:TASK", ACCURACY), loss_unit("gone.py:TASK", ShownMetric("test_rmse", "mm", higher=False))
+        ('nats', '')
+    """
+    if metric.name == "test_loss":
+        return metric.unit
+    known = TASKS.find(task)
+    if known is None:
+        return "nats" if metric.unit == "%" else ""
+    named = next((each.unit for each in known.metrics if each.name == "loss"), "")
+    return named or ("nats" if known.loss is cross_entropy else "")
 
 
 def final_value(result: dict[str, Any], metric: ShownMetric) -> float | None:

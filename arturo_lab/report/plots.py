@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -77,7 +78,8 @@ def curves_figure(section: Section, panels: Sequence[str]) -> Figure:
     """Side by side, with one legend below."""
     figure, all_axes = grid(1, len(panels))
     for axes, panel in zip(all_axes, panels, strict=True):
-        metric = TRAIN_LOSS if panel == "train-loss" else section.on_curves(section.metric)
+        train_loss = replace(TRAIN_LOSS, unit=section.loss_unit)
+        metric = train_loss if panel == "train-loss" else section.on_curves(section.metric)
         draw_curves(axes, section.variants, metric, over_time=panel == "time")
         axes.set_xlabel("seconds of training" if panel == "time" else "epoch", fontsize=8)
     if len(panels) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from arturo_lab.report.across import profiles_table, ranks_table, results_table
@@ -27,8 +28,8 @@ from arturo_lab.runs.records import Problem, Record
 # What can be drawn besides the task's own metric: the field of a row, its unit, whether more is better.
 OTHERS = (
     ShownMetric("test_accuracy", "%"),
-    ShownMetric("train_loss", "nats", higher=False),
-    ShownMetric("test_loss", "nats", higher=False),
+    ShownMetric("train_loss", "", higher=False),  # the unit is the task's
+    ShownMetric("test_loss", "", higher=False),
     ShownMetric("eta", ""),
     ShownMetric("kl_over_bound", ""),
 )
@@ -130,7 +131,11 @@ def mishaps(section: Section) -> list[str]:
 
 def drawable(section: Section) -> list[ShownMetric]:
     """The task's metric and those of ``OTHERS`` that some run has."""
-    others = [metric for metric in OTHERS if metric.name != section.metric.name]
+    others = [
+        replace(metric, unit=section.loss_unit) if metric.name.endswith("_loss") else metric
+        for metric in OTHERS
+        if metric.name != section.metric.name
+    ]
     return [
         section.on_curves(m)
         for m in (section.metric, *others)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from arturo_lab.fields import without_unset
 from arturo_lab.optimizers.catalog import OPTIMIZERS
 from arturo_lab.report.evidence import Arrival, Estimate, first_reached
-from arturo_lab.report.metric import ShownMetric, final_value, metric_of
+from arturo_lab.report.metric import ShownMetric, final_value, loss_unit, metric_of
 from arturo_lab.report.palette import STYLES, Style, distinct, style
 from arturo_lab.runs.records import Record
 from arturo_lab.tasks.catalog import TASKS
@@ -169,6 +169,10 @@ class Section:
     def ranked_best(self) -> list[Variant]:
         """All that share the best mean."""
         return [variant for variant in self.variants if self.best is not None and variant.standing == self.best.standing]
+
+    @property
+    def loss_unit(self) -> str:
+        return loss_unit(self.task, self.metric)
 
     @cached_property
     def target(self) -> float | None:

@@ -18,10 +18,12 @@ from arturo_lab import cli
 from arturo_lab.report.metric import ShownMetric
 from arturo_lab.report.page import as_json, plain, rendered
 from arturo_lab.report.plots import curves_figure, limits, set_scale, stems
+from arturo_lab.report.report_page import chart_title, drawable
 from arturo_lab.report.sections import sections
 from arturo_lab.report.tables import environment_table
 from arturo_lab.runs.collection import read_runs
 from arturo_lab.runs.records import Record
+from arturo_lab.tasks.catalog import TASKS
 
 
 def report(root: Path, *arguments: str) -> int:
@@ -287,6 +289,22 @@ def test_figure_draws_what_the_section_says(three: Path) -> None:
     band = accuracy.collections[1].get_paths()[0].vertices
     at_end = band[band[:, 0] == 8][:, 1]
     assert (min(at_end), max(at_end)) == pytest.approx((0.90, 0.92))  # the lowest and the highest seed
+
+
+@pytest.mark.parametrize(
+    ("task", "unit"),
+    [("diabetes-mlp", " [variance of the targets]"), ("rosenbrock", ""), ("byte-gru", " [nats]"), ("digits-mlp", " [nats]")],
+)
+def test_losses_have_the_unit_of_their_task(task: str, unit: str, make_run, tmp_path: Path) -> None:
+    for seed in range(2):
+        make_run(tmp_path, "sgd", seed, task=task)
+    (section,) = sections(read_runs(tmp_path)[0])
+    if TASKS[task].metric.name == "loss":
+        assert section.metric.heading == f"test loss{unit}"
+    (axes,) = curves_figure(section, ["train-loss"]).axes
+    assert axes.get_title("left").startswith(f"train loss{unit}, ")
+    titles = {metric.name: chart_title(metric) for metric in drawable(section)}
+    assert titles["train_loss"] == f"train loss{unit}" and titles["test_loss"] == f"test loss{unit}"
 
 
 def test_figure_explains_bands_and_cuts(three: Path) -> None:
