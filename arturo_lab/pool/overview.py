@@ -16,7 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from arturo_lab.errors import ConfigError
+from arturo_lab.fields import flat
 from arturo_lab.optimizers.catalog import OPTIMIZERS
+from arturo_lab.optimizers.settings import Settings, resolve
 from arturo_lab.pool.cost import Kind, kind_of
 from arturo_lab.pool.status import OVER, RunStatus
 from arturo_lab.report.wording import count
@@ -49,6 +52,7 @@ class Overview:
         self.now = now
         self.logged = -math.inf  # when the last line about all runs was written
         self.status = {config: RunStatus(config, "waiting") for config in configs}
+        self.labels = labels(configs)
         self.jobs = jobs
         self.console = console
         self.began = now()
@@ -68,7 +72,10 @@ class Overview:
         log = not self.console.is_terminal
         if not status.reused and (status.message or (status.state in OVER and log)):
             self.console.print(
-                line(status) + (f" ({self.progress()})" if log else ""), highlight=False, markup=False, soft_wrap=True
+                line(status, self.labels[status.config]) + (f" ({self.progress()})" if log else ""),
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
             )
         elif log and status.state == "training" and status.epochs >= 1 and self.now() - self.logged >= LOG_SECONDS:
             self.logged = self.now()
@@ -88,7 +95,7 @@ class Overview:
         tasks: dict[str, list[RunStatus]] = {}
         for status in runs:
             tasks.setdefault(status.config.task, []).append(status)
-        tables = {task: table(task, rows) for task, rows in tasks.items()}
+        tables = {task: table(task, rows, self.labels) for task, rows in tasks.items()}
         if sum(each.row_count + 4 for each in tables.values()) + 2 > self.console.height:
             tables = {task: tables[task] for task, rows in tasks.items() if any(status.state == "training" for status in rows)}
         return Group(self.bar(runs), *tables.values())
@@ -102,7 +109,42 @@ class Overview:
         return result
 
 
-def table(task: str, runs: Sequence[RunStatus]) -> Table:
+def labels(configs: Sequence[RunConfig]) -> dict[RunConfig, str]:
+    """What each run's optimizer is called, with the values that tell it from the others on its task and from its own defaults.
+
+    Example:
+        >>> rates = [RunConfig.for_task("digits-mlp", "sgd", overrides={"lr": lr}) for lr in (0.1, 0.0316)]
+        >>> list(labels([*rates, RunConfig.for_task("digits-mlp", "adam")]).values())
+        ['SGD (lr 0.1)', 'SGD (lr 0.0316)', 'Adam']
+    """
+    groups: dict[tuple[str, str], list[RunConfig]] = {}
+    for config in configs:
+        groups.setdefault((config.task, config.optimizer), []).append(config)
+    result = {}
+    for (_, optimizer), group in groups.items():
+        values = [{**flat(config.share), **config.settings} for config in group]
+        known = [*values, {**values[0], **defaults(group[0])}]
+        differing = [key for key in known[-1] if len({repr(each.get(key)) for each in known}) > 1]
+        for config, own in zip(group, values, strict=True):
+            what = ", ".join(f"{key} {shown(own.get(key))}" for key in differing)
+            result[config] = OPTIMIZERS[optimizer].label + (f" ({what})" if what else "")
+    return {config: result[config] for config in configs}
+
+
+def defaults(config: RunConfig) -> Settings:
+    """The optimizer's own arguments on the task; none of one that has to be given some."""
+    counted = OPTIMIZERS[config.optimizer].from_images is not None  # to count may take as long as to read
+    try:
+        return resolve(config.optimizer, config.task, config.training_images if counted else 0)
+    except ConfigError:
+        return {}
+
+
+def shown(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def table(task: str, runs: Sequence[RunStatus], labels: Mapping[RunConfig, str]) -> Table:
     """Optimizers by seeds."""
     seeds = sorted({status.config.seed for status in runs})
     result = Table(title=Text(task, "bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -110,11 +152,11 @@ def table(task: str, runs: Sequence[RunStatus]) -> Table:
     result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim", no_wrap=True)
     for seed in seeds:
         result.add_column(f"seed {seed}", justify="right", no_wrap=True)
-    by_optimizer: dict[str, dict[int, RunStatus]] = {}
+    by_label: dict[str, dict[int, RunStatus]] = {}
     for status in runs:
-        by_optimizer.setdefault(status.config.optimizer, {})[status.config.seed] = status
-    for optimizer, by_seed in by_optimizer.items():
-        result.add_row(Text(OPTIMIZERS[optimizer].label), *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
+        by_label.setdefault(labels[status.config], {})[status.config.seed] = status
+    for label, by_seed in by_label.items():
+        result.add_row(Text(label), *(cell(by_seed[seed]) if seed in by_seed else "" for seed in seeds))
     return result
 
 
@@ -136,12 +178,12 @@ def cell(status: RunStatus) -> Text:
     return Text(status.state, "red" if status.state in ("failed", "diverged") else "yellow")
 
 
-def line(status: RunStatus) -> str:
+def line(status: RunStatus, label: str) -> str:
     """The same as a line of text.
 
     Example:
-        >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722))
-        'digits-mlp, SGD, seed 2: finished, test accuracy 97.22%'
+        >>> line(RunStatus(RunConfig.for_task("digits-mlp", "sgd", seed=2), "finished", 25.0, 0.9722), "SGD (lr 0.1)")
+        'digits-mlp, SGD (lr 0.1), seed 2: finished, test accuracy 97.22%'
     """
     config = status.config
     words = status.message or status.state
@@ -151,7 +193,7 @@ def line(status: RunStatus) -> str:
         metric = TASKS[config.task].metric
         data = "validation" if config.share.fold or config.share.validation else "test"  # of the last epoch
         words += f", {data} {metric.name} {metric.text(status.value)}"
-    return f"{config.task}, {OPTIMIZERS[config.optimizer].label}, seed {config.seed}: {words}"
+    return f"{config.task}, {label}, seed {config.seed}: {words}"
 
 
 def seconds_left(runs: Sequence[RunStatus], jobs: int, expected: Mapping[Kind, float] | None = None) -> float | None:

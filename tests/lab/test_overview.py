@@ -79,3 +79,23 @@ def test_remaining_time_is_known_from_the_first_epoch_of_the_first_task() -> Non
         for seconds, epochs in ((25, 1), (100, 3))
     ]
     assert screen.getvalue().splitlines() == lines
+
+
+def test_runs_that_differ_in_their_settings_are_told_apart() -> None:
+    """The rates of a sweep, the trials of a search: each has its line and its row."""
+    rates = (0.1, 0.0316)  # the first is SGD's own on this task
+    swept = [plan(["digits-mlp"], ["sgd", "adam"], [0], overrides={"sgd": {"lr": lr}}) for lr in rates]
+    configs = [swept[0][0], swept[0][1], swept[1][0]]
+    screen = io.StringIO()
+    with Overview(configs, 1, console := Console(file=screen, force_terminal=False, width=100)) as overview:
+        for config in configs:
+            overview.on_status(RunStatus(config, "finished", 25.0, 0.9722))
+        with console.capture() as capture:
+            console.print(overview.picture())
+    starts = [line.partition(": ")[0] for line in screen.getvalue().splitlines()]
+    assert starts == ["digits-mlp, SGD (lr 0.1), seed 0", "digits-mlp, Adam, seed 0", "digits-mlp, SGD (lr 0.0316), seed 0"]
+    rows = [line.split("  ")[0].strip() for line in capture.get().splitlines() if "97.22" in line]
+    assert [row.removesuffix(" 97.22").strip() for row in rows] == ["SGD (lr 0.1)", "Adam", "SGD (lr 0.0316)"]
+
+    single = Overview(configs[2:], 1, console)  # what is left of a search that is resumed
+    assert single.labels[configs[2]] == "SGD (lr 0.0316)"
