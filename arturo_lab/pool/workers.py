@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ def work(
     """Train one config after the other, until the parent says None or is gone."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    silence_advice()
     if threads is not None:
         torch.set_num_threads(threads)
 
@@ -202,6 +204,13 @@ def work(
                 tell(train_one(config, loaded, out, checkpoint_seconds, tell, connection.poll, log))
             except Exception as error:
                 tell(failed(config, error))
+
+
+def silence_advice() -> None:
+    """AdaArturo's word on a large lr is for one's own script: a search tries such rates on purpose, and each of its
+    trainings would say it again. From now on in this process.
+    """
+    warnings.filterwarnings("ignore", message="lr=.* for the length of AdaArturo's steps")
 
 
 def train_one(

@@ -132,7 +132,7 @@ def winners_table(group: Sequence[SearchResult]) -> Table:
     for search in group:
         how = search.config.search
         best = [metric.of_score(score) for score in (how["between_studies"] or {"best": []})["best"]] if several else []
-        each = f"{', '.join(f'{b:.2f}' for b in best)} (sd {np.std(best, ddof=1):.2f})" if best else "-"
+        each = f"{', '.join(shown(b, metric) for b in best)} (sd {shown(float(np.std(best, ddof=1)), metric)})" if best else "-"
         tested = how["test"]
         of_another = tested and tested.get("params", how["params"]) != how["params"]
         values = ", ".join(f"{name} {value:.3g}" for name, value in how["params"].items())
@@ -163,13 +163,11 @@ def cross_table(group: Sequence[SearchResult]) -> Table:
     for search in group:
         label = OPTIMIZERS[search.config.optimizer].label
         own = winner(search.own)
-        score = Cell("diverged") if own is None else Cell(f"{metric.of_score(own.score):.2f}", metric.of_score(own.score))
+        score = Cell("diverged") if own is None else value_cell(own.score, metric)
         rows.append((words(label), words(f"{search.task} (its own)"), score))
         for crossed in search.config.search["crossed"]:
             given_up = "" if crossed["state"] == "complete" else f" ({crossed['state']})"
-            value = metric.of_score(crossed["score"])
-            cell = Cell(f"{value:.2f}{given_up}", value)
-            rows.append((words(label), words(crossed["from"]), cell))
+            rows.append((words(label), words(crossed["from"]), value_cell(crossed["score"], metric, given_up)))
     return Table("crossed", "Cross-evaluation", columns, tuple(rows))
 
 
@@ -190,6 +188,22 @@ def studies_figure(group: Sequence[SearchResult]) -> Figure:
     axes.set_xlim(-0.6, len(group) - 0.4)
     axes.set_title(f"best validation {metric.heading} of each study, bar: mean", loc="left", fontsize=9)
     return figure
+
+
+def value_cell(score: float, metric: Metric, more: str = "") -> Cell:
+    value = metric.of_score(score)
+    return Cell(shown(value, metric) + more, value)
+
+
+def shown(value: float, metric: Metric) -> str:
+    """A value of :meth:`Metric.of_score` below a heading that has its unit.
+
+    Example:
+        >>> from arturo_lab.tasks.metrics import ACCURACY, LOSS
+        >>> shown(97.5, ACCURACY), shown(0.0012345, LOSS)
+        ('97.50', '0.001234')
+    """
+    return metric.text(value / 100).removesuffix("%") if metric.percent else metric.text(value)
 
 
 def estimate_cell(estimate: dict[str, Any], metric: Metric) -> Cell:

@@ -14,7 +14,7 @@ from optuna.trial import Trial, TrialState
 from arturo_lab.errors import RunError
 from arturo_lab.optimizers.settings import Settings
 from arturo_lab.pool.status import OVER, RunStatus
-from arturo_lab.pool.workers import CHECKPOINT_SECONDS, load, train_one
+from arturo_lab.pool.workers import CHECKPOINT_SECONDS, load, silence_advice, train_one
 from arturo_lab.runs.config import RunConfig
 from arturo_lab.tasks.catalog import TASKS
 from arturo_lab.training.loggers import Logging
@@ -42,6 +42,9 @@ def training(
     """``jobs`` at a time through ``train``, which is called like :func:`arturo_lab.pool.workers.train_all`. One that is over is
     left alone. None: one after the other in this process, which spares a run of seconds the start of another.
     """
+
+    if train is None:
+        silence_advice()
 
     def here(config: RunConfig, out: Path) -> RunStatus:
         loaded = load(TASKS[config.task].data, data_dir)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -28,10 +29,12 @@ from arturo_lab.training import train
 from arturo_lab.tuning import spaces
 from arturo_lab.tuning.display import SearchDisplay
 from arturo_lab.tuning.outcome import TrialRow, read_rows
+from arturo_lab.tuning.overview import NEEDED, SearchResult, cross_table, winners_table
 from arturo_lab.tuning.protocols import Search
 from arturo_lab.tuning.result import winners_elsewhere
 from arturo_lab.tuning.spaces import Dimension, Space
 
+ROOT = str(Path(cli.__file__).parents[1])
 SMALL = shlex.split("tune digits-mlp --optimizer sgd --protocol fair --trials 3 --folds 2 --epochs 1 --subset 96 --studies 1")
 
 
@@ -306,6 +309,35 @@ def test_report_of_searches_that_do_not_compare(tmp_path: Path, capsys: pytest.C
     assert cli.main([*report, str(found[0])]) == 0
     found[0].write_text(json.dumps(content | {"search": {"validation": 0.5}}))
     assert cli.main([*report, str(found[0])]) == 2 and "is not what `arturo tune` wrote" in capsys.readouterr().err
+
+
+def test_small_losses_have_their_figures() -> None:
+    how = dict.fromkeys(NEEDED, 0) | {"studies": 2, "params": {"lr": 0.1}, "edges": [], "test": None, "folds": 2, "seeds": 1}
+    how |= {"between_studies": {"best": [-0.00123, -0.00456]}, "validation": {"mean": 0.00123, "doubled_error": None}}
+    how |= {"crossed": [{"from": "rosenbrock", "score": -0.00789, "state": "complete"}]}
+    row = TrialRow(0, "0", "complete", -0.00123, (-0.00123,), {"lr": 0.1}, seconds=1.0)
+    search = SearchResult(ConfigFile("sgd", "diabetes-mlp", search=how), [row])
+    (cells,) = winners_table([search]).rows
+    assert cells[2].text == "0.00123, 0.00456 (sd 0.002355)"
+    assert [cells[2].text for cells in cross_table([search]).rows] == ["0.00123", "0.00789"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tune digits-mlp --optimizer adaarturo --space lr=1e-2:1e-1:log --trials 3 --folds 2 "
+        "--studies 1 --test-seeds 0 --protocol fair --out x.json",
+        "sweep digits-mlp --optimizers adaarturo --lr 1e-2:1e-1",
+    ],
+    ids=["tune", "sweep"],
+)
+def test_a_large_lr_is_commented_once_at_most(words: str, tmp_path: Path) -> None:
+    """Every one of several trainings has one here. The rate of a sweep that is measured may be said."""
+    command = [sys.executable, "-m", "arturo_lab", *words.split(), "--epochs", "1", "--subset", "96"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": ROOT}
+    )
+    assert done.stderr.count("for the length of AdaArturo's steps") <= 1
 
 
 def test_every_line_says_how_much_time_is_left() -> None:
