@@ -141,6 +141,13 @@ def defaults(config: RunConfig) -> Settings:
 
 
 def shown(value: object) -> str:
+    """
+    Example:
+        >>> shown(0.0316228), shown([0.9255599999, 0.995]), shown(None)
+        ('0.0316', '0.926,0.995', 'None')
+    """
+    if isinstance(value, list | tuple):
+        return ",".join(map(shown, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -149,7 +156,7 @@ def table(task: str, runs: Sequence[RunStatus], labels: Mapping[RunConfig, str])
     seeds = sorted({status.config.seed for status in runs})
     result = Table(title=Text(task, "bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     metric = TASKS[task].metric
-    result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim", no_wrap=True)
+    result.add_column(f"{metric.name} [%]" if metric.percent else metric.name, style="dim")
     for seed in seeds:
         result.add_column(f"seed {seed}", justify="right", no_wrap=True)
     by_label: dict[str, dict[int, RunStatus]] = {}

@@ -97,5 +97,10 @@ def test_runs_that_differ_in_their_settings_are_told_apart() -> None:
     rows = [line.split("  ")[0].strip() for line in capture.get().splitlines() if "97.22" in line]
     assert [row.removesuffix(" 97.22").strip() for row in rows] == ["SGD (lr 0.1)", "Adam", "SGD (lr 0.0316)"]
 
+    narrow = Console(file=screen, force_terminal=False, width=24)  # names are broken, numbers are not
+    with narrow.capture() as capture:
+        narrow.print(overview.picture())
+    assert capture.get().count("97.22") == 3 and "0.0316)" in capture.get()
+
     single = Overview(configs[2:], 1, console)  # what is left of a search that is resumed
     assert single.labels[configs[2]] == "SGD (lr 0.0316)"
