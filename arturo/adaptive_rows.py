@@ -43,10 +43,17 @@ def row_of(
         p, grad, state = shards.local(p, grad, state)
     if layout.unusual:
         p, grad, state = as_vectors(p, grad, state)
+    if "start" in state and (isinstance(t, Tensor) or t == 1):
+        begin(p, state["start"], t)
     if group["capturable"] and isinstance(group["lr"], Tensor):
         alive = group["lr"].reshape(()).to(p.device) > 0
     gain = (learned.filter_gain if isinstance(t, Tensor) else _host_gain)(group["betas"][0], t)
     return AdaptiveRow(p, grad, state.get("mean", p), state, group, grid, number, first, counted, t, gain, layout, alive)
+
+
+def begin(p: Tensor, start: Tensor, t: Any) -> None:
+    """A vector starts where its first step does: its state may be older, made at lr = 0 before weights were loaded."""
+    start.copy_(p if isinstance(t, int) else torch.where(t == 1, p.to(start.dtype), start))
 
 
 def as_vectors(p: Tensor, grad: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:

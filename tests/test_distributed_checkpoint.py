@@ -38,6 +38,24 @@ def test_asking_a_fresh_optimizer_leaves_no_trace(dtype, every, quadratic, snaps
     assert snapshot(optimizer) == snapshot(plain)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+def test_weights_that_are_loaded_after_asking_are_the_start(dtype, every, quadratic, snapshot):
+    """A vector was pulled to where it had been when its state was made."""
+    ends = []
+    for ask in (True, False):
+        model, gain = model_of(dtype), torch.nn.Parameter(torch.zeros((), dtype=dtype))
+        model.register_parameter("gain", gain)
+        optimizer = every(model.parameters())
+        if ask:
+            dcp.get_optimizer_state_dict(model, optimizer)
+        model.load_state_dict({name: x + 4 for name, x in model.state_dict().items()})
+        quadratic.train(optimizer, 3)
+        ends.append(snapshot(optimizer))
+        if every.kind is not Arturo:
+            assert optimizer.state[gain]["start"].flatten()[0] == 4
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.parametrize("flatten", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_there_and_back(flatten, dtype, every, quadratic, snapshot):
