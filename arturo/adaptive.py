@@ -22,6 +22,10 @@ from arturo.kernels.adaptive.row import AdaptiveRow
 from arturo.posterior import sampling
 
 _DEFAULT = ADAPTIVE.default
+FOREIGN = {  # arguments of AdamW that must be false, and why
+    "amsgrad": "AdaArturo has no second moments to take maxima of",
+    "differentiable": "autograd cannot follow the step",
+}
 
 
 class AdaArturo(TrustRegionOptimizer):
@@ -100,17 +104,14 @@ class AdaArturo(TrustRegionOptimizer):
         differentiable: bool = False,
         fused: bool | None = _DEFAULT["fused"],
     ) -> None:
-        if amsgrad:
-            raise ValueError(
-                f"Invalid amsgrad value: {amsgrad!r} (AdaArturo has no second moments to take maxima of; leave it out)"
-            )
-        if differentiable:
-            raise ValueError(
-                f"Invalid differentiable value: {differentiable!r} (autograd cannot follow the step; leave it out)"
-            )
+        refuse_foreign({"amsgrad": amsgrad, "differentiable": differentiable})
         # One curvature and one level of noise for all groups, stored in the first. Loading a flattened checkpoint looks only
         # for keys that exist.
         super().__init__(params, {**ADAPTIVE.chosen(locals()), "curvature": (0.0,) * 6})
+
+    def _complete(self, group: dict[str, Any]) -> None:
+        refuse_foreign(group)
+        super()._complete(group)
 
     def _unsaved(self) -> dict[str, Any]:
         return {**super()._unsaved(), "_layouts": {}, "_warned_lr": False}
@@ -216,3 +217,10 @@ class AdaArturo(TrustRegionOptimizer):
 
     def _unseal(self, group: Mapping[str, Any], p: Tensor, entry: dict[str, Any]) -> bool:
         return adaptive_checkpoint.unsealed(group, p, entry)
+
+
+def refuse_foreign(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for what AdamW can do and AdaArturo cannot, from the constructor or in a group."""
+    for name, advice in FOREIGN.items():
+        if options.get(name):
+            raise ValueError(f"Invalid {name} value: {options[name]!r} ({advice}; leave it out)")

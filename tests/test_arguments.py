@@ -208,6 +208,19 @@ def test_what_adamw_has_and_we_do_not_is_refused(name, params):
     AdaArturo(params, **{name: False})
     with pytest.raises(ValueError, match=rf"^Invalid {name} value: True .*leave it out"):
         AdaArturo(params, **{name: True})
+    with pytest.raises(ValueError, match=rf"^Invalid {name} value: True .*leave it out"):
+        AdaArturo([{"params": params, name: True}])
+    optimizer = AdaArturo([torch.nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match=rf"^Invalid {name} value: True .*leave it out"):
+        optimizer.add_param_group({"params": params, name: True})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_the_groups_of_adamw_are_taken(params):
+    """With what they have of it that is false."""
+    groups = torch.optim.AdamW(params, lr=2e-3).param_groups
+    assert not groups[0]["amsgrad"] and not groups[0]["differentiable"]
+    assert AdaArturo([dict(group) for group in groups]).param_groups[0]["lr"] == 2e-3
 
 
 def test_called_as_adamw_is(params):
