@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +46,8 @@ def take_step(
     # Innovation and noise, in the basis of each tile:  E = G - M;  r += w (E^2 / (1 + P-) - r)
     sums = [kernel.observe() for kernel in passes]
     # One multiplier for all tensors, and with it  keep,  length = tau sigma k,  gain = K trust(z^2)  of each
-    on_host = info.is_cpu and type(info) is Tensor and are_on_host(rows)
+    taking_part = ((row.mean, row.group) for row in rows) if shards is None else members  # these all processes know
+    on_host = info.is_cpu and type(info) is Tensor and are_on_host(taking_part)
     if on_host and native.available():
         moves, curvature = settle_natively(rows, sums, info, curvature, memory, shards, members)
     else:
@@ -62,15 +63,15 @@ def take_step(
     return info.tolist() if on_host else None, curvature
 
 
-def are_on_host(rows: Sequence[AdaptiveRow]) -> bool:
-    """Whether all numbers of a step are the host's."""
-    group = None
-    for row in rows:
-        if row.group is not group:
-            group = row.group
+def are_on_host(members: Iterable[tuple[Tensor, Mapping[str, Any]]]) -> bool:
+    """Whether all numbers of a step of these are the host's."""
+    known = None
+    for p, group in members:
+        if group is not known:
+            known = group
             if group["capturable"] or (isinstance(group["lr"], Tensor) and not group["lr"].is_cpu):
                 return False
-        if not row.mean.is_cpu:
+        if not p.is_cpu:
             return False
     return True
 
@@ -242,12 +243,12 @@ def region(
     places = [row.number for row in rows]
     order: Sequence[int] | None = None  # where each row is in the table
     if shards is not None:  # a column for each parameter, whether or not this process has something of it
-        whole = info.new_zeros(11, len(members))
+        whole = info.new_zeros(len(members), 11)  # as in settle_natively: processes may differ in who has the extension
         for i, row in enumerate(rows):
             if row.counted:
-                whole[:, row.number] = table[:11, i]
+                whole[row.number] = table[:11, i]
         known = columns([(i, least_size(p), group["lr"]) for i, (p, group) in enumerate(members, 1)], info, 3)
-        table, order = torch.cat([shards.total(whole), known]), places
+        table, order = torch.cat([shards.total(whole).T, known]), places
     elif places != (ordered := sorted(places)):  # sums must not depend on which kernel took which row
         place_of = {place: i for i, place in enumerate(ordered)}
         order = [place_of[place] for place in places]

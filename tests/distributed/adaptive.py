@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import Net, compare, local, same_on_all, shard_like, traffic, train, whole
 
 from arturo import AdaArturo, checkpoint
+from arturo.kernels import native
 
 DIAGONAL = {"covariance": "diagonal", "lr": 0.01}
 KRONECKER = {"block": 4, "lr": 0.01, "refresh": 3}  # tiles of at most four rows, as two processes have of the first parameter
@@ -146,6 +147,22 @@ def tall(rank: int, world: int) -> None:
     optimizer = AdaArturo([p])
     optimizer.step()
     assert "tile" not in optimizer.state[p] and "L" not in optimizer.state[p]
+
+
+def uneven(rank: int, world: int) -> None:
+    """The last process was installed without a compiler: the same sums, the step of one process to rounding."""
+    one, many = make(world, **DIAGONAL)
+    library = native._library
+    try:
+        native._library = library if rank < world - 1 else None
+        for t in range(4):
+            for optimizer in (one, many):
+                give(optimizer, t)
+                step(optimizer)
+            torch.testing.assert_close(torch.tensor(many.last_step), torch.tensor(one.last_step), rtol=1e-9, atol=0)
+    finally:
+        native._library = library
+    assert_same_state(many, one)
 
 
 def groups_of_their_own(rank: int, world: int) -> None:
@@ -394,6 +411,8 @@ CASES: dict[int, dict[str, Any]] = {
         "groups": groups_of_their_own,
         "absent": functools.partial(absent, options={**KRONECKER, "block": 8}),  # half the matrix has the tile of its shard
         "absent-diagonal": functools.partial(absent, options=DIAGONAL),
+        "absent-capturable": functools.partial(absent, options={**DIAGONAL, "capturable": True}),
+        "uneven": uneven,
         "nobody": nobody,
         "counted": functools.partial(counted, options=KRONECKER),
         "counted-capturable": functools.partial(counted, options={**DIAGONAL, "capturable": True}),
