@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 from arturo import adaptive_checkpoint, sharding
 from arturo.adaptive_rows import Layouts, row_of
 from arturo.adaptive_state import initial_state
-from arturo.adaptive_step import MOST_LR, take_step
+from arturo.adaptive_step import MOST_LR, are_on_host, take_step
 from arturo.advice import warn
 from arturo.base import TrustRegionOptimizer, refuse_nan
 from arturo.hyperparameters import ADAPTIVE
@@ -185,6 +185,7 @@ class AdaArturo(TrustRegionOptimizer):
         if not rows and shards is None:
             if self._info is not None:
                 self._info.zero_()
+                self._place_curvature(self._info)
             return
         members = [] if shards is None else [(p, group) for group in self.param_groups for p in group["params"]]
         if self._info is None:
@@ -200,6 +201,13 @@ class AdaArturo(TrustRegionOptimizer):
         if len(self._layouts) > len(self.state):  # somebody has deleted state: layouts would keep it, and its parameter, alive
             known = set(map(id, self.state))
             self._layouts = {i: layout for i, layout in self._layouts.items() if i in known}
+
+    def _place_curvature(self, info: Tensor) -> None:
+        """A tensor where steps will make it one, from the time when there is state: a checkpoint loads into what it finds."""
+        first = self.param_groups[0]
+        stepping = ((p, group) for group in self.param_groups for p in group["params"] if p in self.state)
+        if not isinstance(first["curvature"], Tensor) and not are_on_host(stepping):
+            first["curvature"] = info.new_tensor(first["curvature"])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint import state_dict as dcp
 
-from arturo import Arturo
+from arturo import AdaArturo, Arturo
 
 NAMES = ("weight", "bias")
 BUFFERS = {"step", "eta", "prec", "a", "b", "P_aa", "P_ab", "P_bb"}
@@ -71,6 +72,44 @@ def test_there_and_back(flatten, dtype, every, quadratic, snapshot):
     assert snapshot(resumed) == snapshot(optimizer)
     assert quadratic.train(resumed, 3, start=3) == quadratic.train(optimizer, 3, start=3)
     assert snapshot(resumed) == snapshot(optimizer)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("flatten", [False, True])
+def test_through_a_file_into_a_fresh_optimizer(flatten, every, quadratic, snapshot, tmp_path):
+    """A fresh optimizer asks for each entry in the form in which it was saved."""
+    options = dcp.StateDictOptions(flatten_optimizer_state_dict=flatten)
+    model, other = model_of(), model_of()
+    optimizer, resumed = every(model.parameters()), every(other.parameters())
+    quadratic.train(optimizer, 3)
+    checkpoint.save({"optimizer": dcp.get_optimizer_state_dict(model, optimizer, options=options)}, checkpoint_id=tmp_path)
+    other.load_state_dict(model.state_dict())
+    asked = {"optimizer": dcp.get_optimizer_state_dict(other, resumed, options=options)}
+    checkpoint.load(asked, checkpoint_id=tmp_path)
+    dcp.set_optimizer_state_dict(other, resumed, asked["optimizer"], options=options)
+    assert snapshot(resumed) == snapshot(optimizer)
+    assert quadratic.train(resumed, 3, start=3) == quadratic.train(optimizer, 3, start=3)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_curvature_is_where_steps_keep_it(device, capturable):
+    """From the step at lr = 0 with which a fresh optimizer makes its state; checkpoints of either form load."""
+    p = torch.nn.Parameter(torch.ones(4, device=device))
+    optimizer = AdaArturo([p], lr=0.0, covariance="diagonal", capturable=capturable)
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    known = optimizer.param_groups[0]["curvature"]
+    assert isinstance(known, torch.Tensor) == (capturable or device == "meta")
+    for form in ((0.1, 0.2, 0.3, 0.4, 5.0, 4.0), torch.tensor([0.1, 0.2, 0.3, 0.4, 5.0, 4.0], dtype=torch.float64)):
+        saved = copy.deepcopy(optimizer.state_dict())
+        saved["param_groups"][0].update(curvature=form, lr=1e-3)
+        twin = AdaArturo([p], covariance="diagonal", capturable=capturable)
+        twin.load_state_dict(saved)
+        twin.step()
+        new = twin.param_groups[0]["curvature"]
+        assert type(new) is type(known)
+        assert device == "meta" or float(new[4]) in (1.0, 6.0)
 
 
 def test_a_half_precision_run_keeps_its_digits(kernel, quadratic, snapshot):
