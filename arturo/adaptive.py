@@ -134,6 +134,8 @@ class AdaArturo(TrustRegionOptimizer):
                 raise RuntimeError("AdaArturo does not support sparse gradients, please consider SparseAdam instead")
             state = self.state[p]
             if "M" not in state:  # the user may keep other entries there
+                if shards is None and not any("M" in other for other in self.state.values()):
+                    self._forget_curvature()
                 state.update(initial_state(group, p))
             if self._info is None:
                 self._make_info(p.device)
@@ -201,6 +203,14 @@ class AdaArturo(TrustRegionOptimizer):
         if len(self._layouts) > len(self.state):  # somebody has deleted state: layouts would keep it, and its parameter, alive
             known = set(map(id, self.state))
             self._layouts = {i: layout for i, layout in self._layouts.items() if i in known}
+
+    def _forget_curvature(self) -> None:
+        """As in a fresh optimizer: all state was deleted, to begin anew."""
+        first = self.param_groups[0]
+        if isinstance(first["curvature"], Tensor):
+            first["curvature"].zero_()
+        else:
+            first["curvature"] = (0.0,) * len(first["curvature"])
 
     def _place_curvature(self, info: Tensor) -> None:
         """A tensor where steps will make it one, from the time when there is state: a checkpoint loads into what it finds."""

@@ -270,7 +270,7 @@ def region(
     if order is not None:
         of_rows = (torch.stack([x[i] for i in order]) if rows else x[:0] for x in (sigma, part, trust, stir))
         sigma, part, trust, stir = of_rows
-    counts = skipped.sum(), entries.sum(), room, (place * entries).sum()
+    counts = skipped.sum(), entries.sum(), room, (learned.mark_weight(place) * entries).sum()
     return Region(sigma, part, trust, stir, B, A, N, weighted, fell, pulled, lr, *counts)
 
 

@@ -77,6 +77,11 @@ class Block:
         return np.asarray(s if diagonal else s + options["floor"] * s.mean(), dtype=np.float64)
 
 
+def mark_weight(place: int) -> float:
+    """What an entry counts in the mark of the tensors that take part: multiples of them must not be equal."""
+    return 1 + int(place * 0.6180339887498949 % 1 * 2**20) / 2**20
+
+
 def _first_basis(factor: Array) -> Array:
     """Eigenvectors, largest first; in the null space those of diag(1, ..., n), smallest first."""
     n = len(factor)
@@ -235,7 +240,7 @@ def step(tensors: Sequence[Tensor], grads: Sequence[Any]) -> Step:
     K = 1 - tensors[0].options["betas"][0]
     numerator, denominator = numerator + K * (bent - numerator), denominator + K * (length_2 - denominator)
     now = drift / (0.5 * tau * room)  # the mean noise of a weight
-    present = float(sum((x.number + 1) * x.w.size for x, _ in pairs))
+    present = float(sum(mark_weight(x.number + 1) * x.w.size for x, _ in pairs))
     steps, whose = steps if present == whose else 0.0, present
     level, steps = level + 3 / (steps + 3) * (now - level), steps + 1
     for x in tensors:

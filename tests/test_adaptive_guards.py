@@ -130,6 +130,58 @@ def test_a_checkpoint_without_a_level():
     assert twin.param_groups[0]["curvature"][4] == 1
 
 
+ON_HOST_OR_DEVICE = pytest.mark.parametrize(
+    "options", [{}, {"covariance": "diagonal", "capturable": True}], ids=["host", "device"]
+)
+
+
+@ON_HOST_OR_DEVICE
+@pytest.mark.parametrize("shapes", [[(8, 4), (4, 4)], [(3, 4), (3, 4)]], ids=["half", "equal"])
+def test_a_level_is_not_taken_for_that_of_others(shapes, options):
+    """Parameters that take turns, of which one has twice the entries of the other: 1 * 2n was 2 * n."""
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+    optimizer = AdaArturo(params, **options)
+    for t in range(6):
+        params[t % 2].grad, params[1 - t % 2].grad = noise(params[t % 2], t), None
+        optimizer.step()
+        assert optimizer.param_groups[0]["curvature"][4] == 1
+
+
+def test_marks_do_not_depend_on_the_order_of_sums():
+    """They are exact, as are those of C++."""
+    weights = [learned.mark_weight(place) for place in range(1, 10_001)]
+    assert len(set(weights)) == len(weights) and all(1 <= w < 2 and w * 2**20 == int(w * 2**20) for w in weights)
+    assert learned.mark_weight(torch.arange(1, 10_001, dtype=torch.float64)).tolist() == weights
+
+
+@ON_HOST_OR_DEVICE
+@pytest.mark.parametrize("how", ["clear", "delete"])
+def test_deleted_state_begins_anew(how, options):
+    """The level of gradients in another unit made the steps a hundredth."""
+    p, q = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Parameter(torch.ones(4))
+    optimizer = AdaArturo([p, q], **options)
+    for t in range(20):
+        p.grad, q.grad = noise(p, t, 1e4), noise(q, t, 1e4)
+        optimizer.step()
+    twins = [torch.nn.Parameter(x.detach().clone()) for x in (p, q)]
+    fresh = AdaArturo(twins, **options)
+    if how == "clear":
+        optimizer.state.clear()
+    else:
+        for x in list(optimizer.state):
+            del optimizer.state[x]
+    for t in range(5):
+        for x, twin in zip((p, q), twins, strict=True):
+            x.grad, twin.grad = noise(x, t), noise(x, t)
+        optimizer.step()
+        fresh.step()
+        assert optimizer.last_step == fresh.last_step
+    assert all(map(torch.equal, (p, q), twins))
+    del optimizer.state[q]  # the rest goes on
+    optimizer.step()
+    assert optimizer.param_groups[0]["curvature"][4] == 6
+
+
 def test_the_level_is_a_mean_over_the_last_steps():
     level, steps = 0.0, 0.0
     for _ in range(100):

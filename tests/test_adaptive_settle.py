@@ -11,15 +11,17 @@ from arturo.adaptive_rows import row_of
 from arturo.adaptive_state import initial_state
 from arturo.adaptive_step import lines_of, settle, settle_natively
 from arturo.kernels import native
+from arturo.surrogates import learned
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler when arturo was installed")
 KNOWN = (0.1, 0.2, 0.3, 0.4, 5.0, 72.0)
+MARKS = (0.0, 12 * learned.mark_weight(1), 12 * (learned.mark_weight(1) + learned.mark_weight(2)))
 EXACT = {"rtol": 1e-9, "atol": 1e-12, "equal_nan": True}
 
 positive = st.floats(1e-6, 1e6)
 some = st.just(0.0) | positive
 row_sums = st.tuples(some, some, positive, st.floats(-1e3, 1e3), positive, st.sampled_from([0.0, 0.0, 1.0, 12.0]), positive)
-curvatures = st.tuples(st.floats(-10, 10), some, some, some, st.integers(0, 99), st.sampled_from([0.0, 12.0, 36.0]))
+curvatures = st.tuples(st.floats(-10, 10), some, some, some, st.integers(0, 99), st.sampled_from(MARKS))
 groups = st.lists(
     st.fixed_dictionaries(
         {

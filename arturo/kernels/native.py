@@ -58,7 +58,7 @@ class Table(NamedTuple):
     numbers: NativeConstants
 
 
-VERSION = 1  # of the functions and structs in cpp/; raise it there, too, whenever one of them changes
+VERSION = 2  # of the functions and structs in cpp/; raise it there, too, whenever one of them changes
 _TYPES = {"i": ctypes.c_int32, "q": ctypes.c_int64, "d": ctypes.c_double, "p": ctypes.c_void_p}
 _ARGUMENTS = {  # of the functions in cpp/native.cpp and cpp/adaptive.cpp
     "arturo_pass": "iiqppppppip", "arturo_count": "qpd", "arturo_count_steps": "qp", "arturo_learned": "iiqpppppip",

@@ -31,6 +31,7 @@ FLOOR = 1e-3  # of a tile's mean s: turned, most directions of a first gradient 
 LEAST_NOISE = 1e-3  # of a squared innovation
 MOST_PULL = 0.35  # of a step's length that the anchor takes back: enough for noise at the largest lr that counts
 FALL = 10.0  # how far noise may fall below its level before steps get shorter, and a pull below that of noise
+GOLDEN = 0.6180339887498949  # golden ratio less 1: its multiples are far from simple fractions
 LEAST_SHARE = 0.01  # of the pull that counts as signal: a step is never shorter than the rule makes it at this share
 
 
@@ -223,6 +224,18 @@ def follow_level(level: Any, steps: Any, now: Any) -> tuple[Any, Any]:
         ((4.0, 1.0), (1.0, 2.0))
     """
     return level + WINDOW / (steps + WINDOW) * (now - level), steps + 1
+
+
+def mark_weight(place: Any) -> Any:
+    """What a parameter's entries count in the mark of those that take part; ``place``: among all, from 1.
+
+    No two are in a simple ratio, so that neither are marks of different parameters equal. Multiples of 2^-20: sums are exact.
+
+    Example:
+        >>> [round(mark_weight(place), 6) for place in (1, 2, 3)]
+        [1.618033, 1.236068, 1.854101]
+    """
+    return 1 + place * GOLDEN % 1.0 * 2.0**20 // 1 / 2.0**20
 
 
 def calm(level: Tensor, now: Tensor) -> Tensor:

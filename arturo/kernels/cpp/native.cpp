@@ -110,7 +110,7 @@ constexpr auto FORMATS = {  // the order of FORMATS in native.py
 
 }  // namespace
 
-EXPORT int32_t arturo_version() { return 1; }  // VERSION of arturo/kernels/native.py: do these sources fit those?
+EXPORT int32_t arturo_version() { return 2; }  // VERSION of arturo/kernels/native.py: do these sources fit those?
 
 // format: an entry of FORMATS; pass: 0 observe, 1 probe, 2 move. Per tensor: size, FIELDS pointers, whether this is its first
 // observation, the seed of its rounding bits, the index of its first entry; out: its four sums.

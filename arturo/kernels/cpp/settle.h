@@ -44,6 +44,12 @@ struct StepMoves {  // a number for each row: Moves of arturo/kernels/adaptive/_
 inline double at_most(double x, double most) { return x > most ? most : x; }
 inline double at_least(double x, double least) { return x < least ? least : x; }
 
+// `mark_weight` of arturo/surrogates/learned.py: what a parameter's entries count in the mark.
+inline double mark_weight(double place) {
+    const double turns = place * 0.6180339887498949;
+    return 1 + std::floor((turns - std::floor(turns)) * 1048576) / 1048576;
+}
+
 inline double noise_level(double gain) { return gain / (2 - gain); }
 
 // Sums such that trust and pull of a parameter follow from them: A = MM + 2 w K ME + (w K)^2 EE, z^2 = share EE / S.
@@ -91,7 +97,7 @@ inline void settle(int64_t parameters, const Column* columns, int64_t n, const S
         room += size * at.entries;
         skipped += at.missing;
         entries += at.entries;
-        mark += double(i + 1) * at.entries;
+        mark += mark_weight(double(i + 1)) * at.entries;
     }
 
     const double phi = at_most(at_least(A > 0 ? 1 - N / A : 0, c.least_share), 1), part = std::pow(phi, 2 * c.exponent);
