@@ -19,6 +19,7 @@ from arturo_lab.report.table import Cell, Table
 
 GREEK = ("eta", "varepsilon", "lambda", "nu", "rho", "gamma", "tau", "Sigma")
 NAME_WIDTH = 26  # letters of a row's name that a terminal keeps on one line
+DETAIL_WIDTH = 14  # and of a cell's detail
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -45,15 +46,15 @@ def terminal(table: Table, narrow: bool = False) -> RichTable:
     )
     for i, column in enumerate(table.columns):
         longest = max((len(line) for row in table.rows for line in row[i].text.splitlines()), default=0)
-        # Headings and details may be broken between words, numbers not, and names only if they are long.
+        # Headings may be broken between words, numbers not, and names and details only if they are long.
         if i == 0 or column.align == "left" or column.wrap:
             result.add_column(
                 Text(column.heading), justify=column.align, min_width=min(longest, NAME_WIDTH) if i == 0 else None
             )
         else:
-            words = [column.heading, *(row[i].detail for row in table.rows)]
-            pieces = [piece for text in words for piece in (text.split() if narrow else text.splitlines())]
-            width = max(longest, *map(len, pieces), 1) if narrow else None
+            details = [row[i].detail for row in table.rows]
+            pieces = [p for d in details for p in (d.split() if len(d) > DETAIL_WIDTH else [d])]
+            width = max(longest, *map(len, [*column.heading.split(), *pieces]), 1) if narrow else None
             result.add_column(Text(column.heading), justify=column.align, min_width=longest, width=width)
     for row in table.rows:
         result.add_row(*map(_terminal_cell, row))
