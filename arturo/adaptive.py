@@ -58,7 +58,7 @@ class AdaArturo(TrustRegionOptimizer):
         refresh: steps between two refreshes of a basis.
         state_dtype: ``torch.bfloat16`` halves the state, rounded stochastically by a hash of step and position: less memory.
             The diagonal step takes as long as with float32 state, or up to a third longer; the Kronecker one has no C++ passes
-            and takes some ten times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
+            and takes some 14 times as long (``benchmarks/training_step.py --contenders ada-kronecker ada-kronecker-bf16``).
         foreach, fused: as in AdamW. ``foreach=False`` is a loop over tensors, ``foreach=True`` uses ``torch._foreach``,
             ``fused=True`` one C++ kernel per pass (or generated code where the extension was not built); None picks the best.
         capturable: no state on the host, so that the step can be captured in a graph; ``covariance="diagonal"`` only.
